@@ -49,12 +49,17 @@ def new_model(dtype: torch.dtype) -> ByteGPT:
     return ByteGPT(width=32, layers=2, heads=2).to(dtype)
 
 
-def backward(model: ByteGPT, round: int, rank: int) -> float:
+def loss_of(model: ByteGPT, round: int, rank: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(1000 * round + rank)
     text = torch.randint(0, 256, (2, CONTEXT), generator=generator)
+    logits = model(text[:, :-1])
+    logits = logits if logits.dtype is torch.float64 else logits.float()
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), text[:, 1:].flatten())
+
+
+def backward(model: ByteGPT, round: int, rank: int) -> float:
     model.zero_grad()
-    logits = model(text[:, :-1]).float()
-    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), text[:, 1:].flatten())
+    loss = loss_of(model, round, rank)
     loss.backward()
     if round % 2 and rank == 0:
         model.blocks[0].down.bias.grad = None  # the other ranks have one

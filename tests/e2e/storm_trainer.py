@@ -5,7 +5,8 @@ usage: storm_trainer.py
   trainer and prints its pid; when a child has ended, {"pid": pid, "code": as in subprocess}. The
   object {"kill": pid} kills a child that has not ended.
 A trainer runs up to round `rounds`. It writes its finished rounds to FOLDER/done-RANK, and at its
-end a JSON object with the checksum of its weights to FOLDER/result-RANK. A strike kills a process
+end its weights, in float64, to FOLDER/weights-RANK, and to FOLDER/result-RANK a JSON object with
+their checksum and the bytes that it has pushed. A strike kills a process
 when its trainer is at a place for the first time, and is done once: FOLDER/struck-ID says so.
 """
 
@@ -33,8 +34,8 @@ import ballast  # noqa: E402
 import ballast.torch as bt  # noqa: E402
 import torch  # noqa: E402
 from e2e.collective_trainer import HYPER, backward, group_of, new_model  # noqa: E402
+from e2e.rounding import flat  # noqa: E402
 
-EXTENTS = {"tile_elements": 64, "extent_elements": 1024}
 GROUP_LOST = 3
 ROUNDS_LOST = 5
 
@@ -54,7 +55,7 @@ class Strike:
 
 @dataclasses.dataclass
 class Case:
-    """group: of torch, the file by which it meets; "" for "nccl"."""
+    """collective: "nccl", "none" (the servers sum), or the file by which a group of gloo meets."""
 
     endpoints: list[str]
     job: str
@@ -62,9 +63,14 @@ class Case:
     world: int
     folder: str
     rounds: int
-    group: str
+    collective: str
     group_s: float
+    extent_elements: int
     strikes: list[dict[str, Any]]
+
+    @property
+    def gloo(self) -> bool:
+        return self.collective not in ("nccl", "none")
 
 
 class Striker:
@@ -77,8 +83,10 @@ class Striker:
     def arm(self) -> None:
         """Behind attach(): there are a session and a collective."""
         shares, session = self._opt._membership.shares, self._opt._membership.session
+        if shares is None:
+            return
         calls = shares._collective
-        if not self._case.group:
+        if not self._case.gloo:
             self._wrap(calls, "_begin", lambda _: self.at("init", 0, session.round + 1))
         self._wrap(calls, "reduce_scatter", lambda a: self.at("reduce", a[2], session.round + 1))
         self._wrap(calls, "all_gather", lambda a: self.at("gather", a[2], session.round))
@@ -145,14 +153,14 @@ def rounds_seen(case: Case) -> int:
 
 
 def optimizer_of(case: Case, model: torch.nn.Module) -> bt.AdamW:
-    group = None
-    if case.group:
-        folder, name = os.path.split(case.group)
-        group = group_of(folder, name, case.rank, case.world, case.group_s)
+    collective: Any = case.collective
+    if case.gloo:
+        folder, name = os.path.split(case.collective)
+        collective = group_of(folder, name, case.rank, case.world, case.group_s)
     return bt.AdamW(
         model.named_parameters(), job=case.job, endpoints=case.endpoints, rank=case.rank,
-        world_size=case.world, durability="process", resume="auto", collective=group or "nccl",
-        **HYPER, **EXTENTS,
+        world_size=case.world, durability="process", resume="auto", collective=collective,
+        tile_elements=64, extent_elements=case.extent_elements, **HYPER,
     )  # fmt: skip
 
 
@@ -161,13 +169,14 @@ def train(case: Case) -> int:
     model = new_model(torch.float32)
     opt = optimizer_of(case, model)
     striker = Striker(case, opt)
-    if case.group:
+    if case.gloo:
         striker.at("init", 0, seen + 1)
     opt.attach()
     if opt.round < seen:
         print(f"round {seen} was finished, and the job is at {opt.round}", file=sys.stderr)
         return ROUNDS_LOST
     striker.arm()
+    before = up_bytes(opt)
     while opt.round < case.rounds:
         backward(model, opt.round, case.rank)
         try:
@@ -175,24 +184,30 @@ def train(case: Case) -> int:
         except ballast.BallastError as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
             lost = isinstance(error, ballast.TrainerLost)
-            if case.group and (lost or error.reason == "STALE_EPOCH"):
+            if case.gloo and (lost or error.reason == "STALE_EPOCH"):
                 return GROUP_LOST
             if not lost:
                 raise
         else:
-            put(case, "done", str(opt.round))
+            put(case, "done", str(opt.round).encode())
     digest = 0
     for p in model.parameters():
         digest = zlib.crc32(p.detach().numpy().tobytes(), digest)
-    put(case, "result", json.dumps({"round": opt.round, "digest": digest}))
+    result = {"round": opt.round, "digest": digest, "up_bytes": up_bytes(opt) - before}
+    put(case, "weights", flat(list(model.parameters()), model).numpy().tobytes())
+    put(case, "result", json.dumps(result).encode())
     opt.close()
     return 0
 
 
-def put(case: Case, name: str, text: str) -> None:
+def up_bytes(opt: bt.AdamW) -> int:
+    return opt.counters["payload_up_bytes"]
+
+
+def put(case: Case, name: str, content: bytes) -> None:
     """Into the file NAME-RANK, whole or not at all."""
     fresh = Path(case.folder) / f"{name}-{case.rank}.new"
-    fresh.write_text(text)
+    fresh.write_bytes(content)
     fresh.replace(fresh.with_suffix(""))
 
 
