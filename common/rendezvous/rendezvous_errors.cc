@@ -53,7 +53,11 @@ std::string SecondsText(std::chrono::nanoseconds time) {
 }
 
 std::string HeardText(const RankHeard& rank) {
-  if (!rank.heard) return "not heard of in this epoch";
+  if (!rank.heard) {
+    return absl::StrCat("not heard since ",
+                        rank.since_epoch == 0 ? "the home began to listen, " : "it took its seat, ",
+                        SecondsText(rank.ago), " ago");
+  }
   const std::string doing = DoingText(rank.doing);
   return absl::StrCat("last heard ", SecondsText(rank.ago), " ago", doing.empty() ? "" : ", ",
                       doing);

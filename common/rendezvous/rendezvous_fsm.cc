@@ -7,25 +7,33 @@
 
 namespace ballast::rendezvous {
 
+RendezvousFsm::RendezvousFsm(std::string job, Epoch epoch, Listening listening)
+    : job_(std::move(job)), epoch_(std::move(epoch)), lease_(listening.lease) {
+  for (const auto& [slot, rank] : epoch_.ranks) seats_[slot] = {.listens_since = listening.since};
+}
+
 // --- Epochs and news ----------------------------------------------------------------------------
 
-void RendezvousFsm::OnEpoch(const Epoch& epoch, Effects* effects) {
+void RendezvousFsm::OnEpoch(std::chrono::nanoseconds now, const Epoch& epoch, Effects* effects) {
   if (epoch.number < epoch_.number) return;
   const bool next = epoch.number > epoch_.number;
   if (!next && (epoch_.sealed || !epoch.sealed)) return;
   if (anybody_waits()) BALLAST_PROBE(kMeetingStale);
-  Epoch now = epoch_;
-  now.sealed = true;
-  const absl::Status why = StaleEpoch(job_, epoch_.number, next ? epoch : now);
+  Epoch sealed = epoch_;
+  sealed.sealed = true;
+  const absl::Status why = StaleEpoch(job_, epoch_.number, next ? epoch : sealed);
   if (!BALLAST_MUTANT(kWaitersOfOldEpoch)) EndGeneration(why, effects);
   if (!next) {
     epoch_.sealed = true;
     return;
   }
-  std::erase_if(heard_, [&](const auto& entry) {
-    const auto rank = epoch.ranks.find(entry.first);
-    return rank == epoch.ranks.end() || rank->second != epoch_.ranks.at(entry.first);
-  });
+  std::map<uint32_t, Seat> seats;
+  for (const auto& [slot, rank] : epoch.ranks) {
+    const auto before = epoch_.ranks.find(slot);
+    const bool stays = before != epoch_.ranks.end() && before->second == rank;
+    seats[slot] = stays ? seats_.at(slot) : Seat{now, epoch.number, false, {}};
+  }
+  seats_ = std::move(seats);
   epoch_ = epoch;
   if (BALLAST_MUTANT(kWaitersOfOldEpoch)) return;
   generation_ = 0;
@@ -33,11 +41,13 @@ void RendezvousFsm::OnEpoch(const Epoch& epoch, Effects* effects) {
 }
 
 void RendezvousFsm::OnHeard(uint32_t slot, const Heard& heard) {
-  if (epoch_.ranks.count(slot) == 0) return;
-  const auto [known, is_new] = heard_.emplace(slot, heard);
-  if (is_new || heard.at < known->second.at) return;
-  known->second.at = heard.at;
-  if (heard.doing.phase != CollectivePhase::kNone) known->second.doing = heard.doing;
+  const auto known = seats_.find(slot);
+  if (known == seats_.end()) return;
+  Seat& seat = known->second;
+  if (seat.heard && heard.at < seat.last.at) return;
+  seat.last.at = heard.at;
+  if (!seat.heard || heard.doing.phase != CollectivePhase::kNone) seat.last.doing = heard.doing;
+  seat.heard = true;
 }
 
 // --- Calls --------------------------------------------------------------------------------------
@@ -256,14 +266,17 @@ std::vector<Missing> RendezvousFsm::MissingIn(std::chrono::nanoseconds now,
 }
 
 RankHeard RendezvousFsm::HeardOf(std::chrono::nanoseconds now, uint32_t slot) const {
-  const auto heard = heard_.find(slot);
-  if (heard == heard_.end()) return {.slot = slot};
-  const std::chrono::nanoseconds ago = now - heard->second.at;
-  return {slot, true, std::max(ago, std::chrono::nanoseconds(0)), heard->second.doing};
+  const Seat& seat = seats_.at(slot);
+  const std::chrono::nanoseconds ago = now - (seat.heard ? seat.last.at : seat.listens_since);
+  return {slot, seat.heard, std::max(ago, std::chrono::nanoseconds(0)), seat.last.doing,
+          seat.since_epoch};
 }
 
 Reply RendezvousFsm::RollCall(std::chrono::nanoseconds now) const {
-  Reply reply{.over = true, .generation = generation_, .ended = std::string(ended_.message())};
+  Reply reply{.over = true,
+              .generation = generation_,
+              .ended = std::string(ended_.message()),
+              .lease = lease_};
   for (const auto& [slot, rank] : epoch_.ranks) reply.ranks.push_back(HeardOf(now, slot));
   return reply;
 }

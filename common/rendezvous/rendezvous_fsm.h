@@ -34,11 +34,11 @@ namespace ballast::rendezvous {
 class RendezvousFsm {
  public:
   // Of the job named `job`, in `epoch`.
-  RendezvousFsm(std::string job, Epoch epoch) : job_(std::move(job)), epoch_(std::move(epoch)) {}
+  RendezvousFsm(std::string job, Epoch epoch, Listening listening);
 
-  // The job is in `epoch`. Every call of an earlier one that waits ends with STALE_EPOCH, and so
-  // does one of this epoch when it is sealed. An epoch that is sealed stays so.
-  void OnEpoch(const Epoch& epoch, Effects* effects);
+  // At `now` the job is in `epoch`. Every call of an earlier one that waits ends with STALE_EPOCH,
+  // and so does one of this epoch when it is sealed. An epoch that is sealed stays so.
+  void OnEpoch(std::chrono::nanoseconds now, const Epoch& epoch, Effects* effects);
 
   // A rank was heard of, at `heard.at`; older news than what is known change nothing.
   void OnHeard(uint32_t slot, const Heard& heard);
@@ -75,6 +75,14 @@ class RendezvousFsm {
     std::set<uint32_t> came;
   };
 
+  // What is known of the process in a seat.
+  struct Seat {
+    std::chrono::nanoseconds listens_since{0};
+    uint32_t since_epoch = 0;  // as RankHeard::since_epoch
+    bool heard = false;
+    Heard last;
+  };
+
   uint32_t leader() const { return epoch_.ranks.begin()->first; }
   absl::Status CheckSeat(const Call& call) const;
   // Whether the call may do what it wants. Errors as OnCall.
@@ -107,7 +115,8 @@ class RendezvousFsm {
   absl::Status ended_;                       // why it is over; OK: it is not
   std::map<std::string, Meeting> meetings_;  // by tag, of the newest generation
   std::deque<std::string> used_;             // ids that were written, the newest last
-  std::map<uint32_t, Heard> heard_;          // by slot
+  const std::chrono::nanoseconds lease_;
+  std::map<uint32_t, Seat> seats_;  // by slot, of each rank of the epoch
 };
 
 }  // namespace ballast::rendezvous

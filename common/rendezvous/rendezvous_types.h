@@ -69,11 +69,21 @@ struct Epoch {
   bool sealed = false;             // another epoch will follow
 };
 
+// Since when the home listens for the ranks of a job, and the lease of their seats.
+struct Listening {
+  std::chrono::nanoseconds since{0};
+  std::chrono::nanoseconds lease{0};
+};
+
 struct RankHeard {
   uint32_t slot = 0;
   bool heard = false;
+  // Since then it was not heard: its last sign of life, or, where there was none, the time from
+  // which on the home listens for this process.
   std::chrono::nanoseconds ago{0};
   Doing doing;
+  // The first epoch of the process in this seat; 0: it had the seat when the home began to listen.
+  uint32_t since_epoch = 0;
 };
 
 struct Reply {
@@ -82,6 +92,8 @@ struct Reply {
   std::vector<RankHeard> ranks;  // of kRollCall, ascending slot
   uint32_t generation = 0;       // of kRollCall: the newest; 0: none
   std::string ended;             // of kRollCall: why that is over; empty: it is not
+  // Of kRollCall: after this silence of its process a seat is free for another one.
+  std::chrono::nanoseconds lease{0};
 };
 
 struct Answer {

@@ -145,7 +145,7 @@ class HomeJobs {
   PeerLink* const peers_;
   HomeHost* const host_;
   std::map<QualifiedName, Home> homes_;
-  RendezvousDesk rendezvous_{clock_, host_, [this](uint64_t job) -> const HomeJob* {
+  RendezvousDesk rendezvous_{{clock_, host_, rules_.lease}, [this](uint64_t job) -> const HomeJob* {
                                for (const auto& [name, home] : homes_) {
                                  if (home.job.plan().job == job) return &home.job;
                                }

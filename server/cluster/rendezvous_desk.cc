@@ -26,7 +26,7 @@ rendezvous::Epoch EpochOf(const HomeJob& job) {
 rendezvous::RendezvousFsm* RendezvousDesk::FsmOf(const HomeJob& job) {
   const auto known = fsms_.find(job.plan().job);
   if (known != fsms_.end()) return &known->second;
-  rendezvous::RendezvousFsm fsm(job.plan().spec.name, EpochOf(job));
+  rendezvous::RendezvousFsm fsm(job.plan().spec.name, EpochOf(job), {clock_->Now(), lease_});
   return &fsms_.emplace(job.plan().job, std::move(fsm)).first->second;
 }
 
@@ -62,7 +62,7 @@ void RendezvousDesk::Follow(const HomeJob& job) {
     return Forget(id, home::NoJobOfNumber(id));
   }
   rendezvous::Effects effects;
-  known->second.OnEpoch(EpochOf(job), &effects);
+  known->second.OnEpoch(clock_->Now(), EpochOf(job), &effects);
   Do(id, effects);
 }
 

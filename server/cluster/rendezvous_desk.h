@@ -4,6 +4,7 @@
 // strand.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -27,9 +28,14 @@ class RendezvousDesk {
   // The job of that number, if it is here; else null.
   using FindJob = std::function<const HomeJob*(uint64_t job)>;
 
-  // All outlive it.
-  RendezvousDesk(const Clock* clock, HomeHost* host, FindJob find)
-      : clock_(clock), host_(host), find_(std::move(find)) {}
+  // What home jobs share: both outlive it. `lease`: of every seat.
+  struct House {
+    const Clock* clock;
+    HomeHost* host;
+    std::chrono::nanoseconds lease{0};
+  };
+  RendezvousDesk(House house, FindJob find)
+      : clock_(house.clock), host_(house.host), lease_(house.lease), find_(std::move(find)) {}
 
   // A call of a trainer. Errors: RendezvousFsm::OnCall's; NOT_FOUND UNKNOWN_JOB.
   void Ask(const RendezvousCall& call, const RendezvousDone& done);
@@ -51,6 +57,7 @@ class RendezvousDesk {
 
   const Clock* const clock_;
   HomeHost* const host_;
+  const std::chrono::nanoseconds lease_;
   const FindJob find_;
   std::map<uint64_t, rendezvous::RendezvousFsm> fsms_;  // by number of the job
   std::map<rendezvous::Ticket, RendezvousDone> calls_;

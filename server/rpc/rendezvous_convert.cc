@@ -72,6 +72,8 @@ v1::RendezvousReply RendezvousToProto(const rendezvous::Reply& reply) {
   out.set_id(reply.id);
   out.set_generation(reply.generation);
   out.set_ended(reply.ended);
+  out.set_lease_ms(
+      static_cast<uint64_t>(std::chrono::duration_cast<milliseconds>(reply.lease).count()));
   for (const rendezvous::RankHeard& rank : reply.ranks) {
     v1::RankHeard* const added = out.add_ranks();
     added->set_slot(rank.slot);
@@ -81,6 +83,7 @@ v1::RendezvousReply RendezvousToProto(const rendezvous::Reply& reply) {
     added->mutable_doing()->set_phase(static_cast<v1::CollectivePhase>(rank.doing.phase));
     added->mutable_doing()->set_bucket(rank.doing.bucket);
     added->mutable_doing()->set_round(rank.doing.round);
+    added->set_since_epoch(rank.since_epoch);
   }
   return out;
 }

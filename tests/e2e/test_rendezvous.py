@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import ballast
-from ballast import config
+from ballast import config, roll_call
 from ballast.rendezvous import Phase, Rendezvous
 from ballast.session import Session, TensorSpec
 from e2e.cluster import HANG_S, Cluster, fresh_job, wait_for
@@ -111,12 +111,12 @@ def test_a_rank_that_does_not_come_is_named_with_what_it_did_last(ranks):
 
 def test_what_a_rank_does_travels_with_its_heartbeats(ranks):
     two = ranks(2)
-    assert Rendezvous(two.sessions[0]).roll_call().ranks[1].ago_s is None
+    assert not Rendezvous(two.sessions[0]).roll_call().ranks[1].heard
     Rendezvous(two.sessions[1]).doing(Phase.AGREEMENT, round=5)
 
     def heard() -> bool:
         news = Rendezvous(two.sessions[0]).roll_call().ranks[1]
-        return (news.phase, news.round) == (Phase.AGREEMENT, 5) and news.ago_s is not None
+        return (news.phase, news.round) == (Phase.AGREEMENT, 5) and news.heard
 
     wait_for(heard, "a heartbeat")
 
@@ -156,6 +156,11 @@ def test_a_new_process_in_a_seat_ends_the_meetings_of_the_old_epoch(start_cluste
         ranks.sessions[0] = ranks.attach(0)
         assert error_of(waits).reason == "STALE_EPOCH"
         assert ranks.sessions[0].epoch == 2
+        # The rank that stays can say which process is new, without a silence of any rank.
+        wait_for(lambda: ranks.sessions[1].epoch == 2, "the next epoch")
+        call = Rendezvous(ranks.sessions[1]).roll_call()
+        assert [news.since_epoch for news in call.ranks] == [2, 0]
+        assert call.lease_s > 0
     finally:
         ranks.close()
 
@@ -172,5 +177,12 @@ def test_a_home_that_starts_again_is_asked_again(start_cluster):
         cluster.restart(0)
         second.ready("main", id)
         ready.result(HANG_S)
+        # What is answered at once does not wait until the home is back.
+        cluster.kill(0, signal.SIGKILL)
+        with pytest.raises(ballast.BallastError, match="the job's home is away") as away:
+            second.roll_call()
+        assert roll_call.is_away(away.value)
+        with pytest.raises(ballast.BallastError, match="the job's home is away"):
+            second.give_up("main", "it is over")
     finally:
         ranks.close()

@@ -134,6 +134,8 @@ class FakeConnection:
         self.leave_error = None
         self.on_wait = None
         self.polls = 0
+        self.doing = (0, 0, 0)
+        self.roll_call_error = None
         self.wait_error = None
         self.said = self._first_policy(options)
         self._append(tensors, weights)
@@ -307,6 +309,15 @@ class FakeConnection:
             return None
         self.round += 1
         return self.report
+
+    def set_doing(self, *doing):
+        self.doing = doing
+
+    def start_rendezvous(self, *, act, meeting, id, why):
+        assert act == "roll_call"
+        ranks = [(rank, True, 0.0, 0, *self.doing) for rank in range(self.world)]
+        said = {"ranks": ranks, "generation": 0, "ended": "", "lease_s": 30.0}
+        return FakeOperation(said, self.roll_call_error)
 
     def start_extend(self, tensors, weights, init, schedule_groups):
         self.calls.append(("extend", tensors, init))

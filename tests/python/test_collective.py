@@ -1,12 +1,16 @@
 """collective=: what is refused, and a step of a group of one rank."""
 
+import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import ballast
 import ballast.torch as bt
 import pytest
 import torch
+from ballast import roll_call
+from ballast.rendezvous import Phase
 from ballast.torch import reduced
 from ballast.torch.manifest import Entry
 from ballast.torch.shares import Shares
@@ -108,12 +112,14 @@ def test_an_error_of_the_group_is_a_lost_trainer_with_place_and_round(fake, grou
 
     monkeypatch.setattr("ballast.torch.collective._reduce_scatter", fails)
     monkeypatch.setattr("ballast.torch.collective.ROLL_CALL_S", 0.0)
+    monkeypatch.setattr("ballast.roll_call.WAIT_S", 0.0)
     with pytest.raises(ballast.TrainerLost) as lost:
         opt.step()
     text = "of epoch 1 did not arrive within 0 s (in reduce-scatter of bucket 0 of round 1; torch "
     assert text + "says: Connection closed by peer). The round was not applied" in str(lost.value)
     with pytest.raises(ballast.TrainerLost, match="The process group is stale"):
         collective.agree([True], 1.0)
+    assert fake.last.doing == (Phase.REDUCE_SCATTER, 0, 1), "what the home says of this rank"
     assert not [call for call in fake.last.calls if call[0] == "step"]
 
 
@@ -289,3 +295,87 @@ def test_a_collective_timeout_that_is_none_is_refused(fake, monkeypatch, text):
     monkeypatch.setenv("BALLAST_COLLECTIVE_TIMEOUT", text)
     with pytest.raises(ballast.BadArgument, match=f"BALLAST_COLLECTIVE_TIMEOUT='{text}': must be"):
         optimizer(with_gradients(model()), collective="nccl").attach()
+
+
+def news(rank, ago_s, heard=True, since_epoch=0, doing=(0, 0, 0)):
+    """A rank in the answer of the extension to a roll call."""
+    return (rank, heard, ago_s, since_epoch, *doing)
+
+
+def error(code, reason="UNSPECIFIED", text="the job's home is away: refused"):
+    return ballast.BallastError(text, code=code, reason=reason)
+
+
+class Home:
+    """A session of rank 0 in epoch 12 whose home gives these answers, the last one for ever.
+
+    An answer: an error, or (the session's epoch by then, the ranks).
+    """
+
+    config = SimpleNamespace(rank=0, time_scale=1.0)
+
+    def __init__(self, *answers):
+        self._answers = itertools.chain(answers, itertools.repeat(answers[-1]))
+        self.epoch = 12
+        self.asked = 0
+
+    def call(self, _):
+        self.asked += 1
+        answer = next(self._answers)
+        if isinstance(answer, Exception):
+            raise answer
+        self.epoch, ranks = answer
+        return {"ranks": ranks, "generation": 1, "ended": "", "lease_s": 30.0}
+
+
+def test_a_rank_that_the_home_does_not_hear_is_lost_and_named_with_what_it_did():
+    doing = (Phase.REDUCE_SCATTER, 7, 812)
+    home = Home((12, [news(0, 9.0), news(1, 0.1), news(2, 0.2), news(3, 58.0, doing=doing)]))
+    found = roll_call.look(home, 12)
+    assert found.ranks == [3]
+    assert found.notes == [
+        "rank 3 was last heard 58 s ago, in reduce-scatter of bucket 7 of round 812"
+    ]
+
+
+def test_the_home_is_asked_until_a_rank_is_silent(monkeypatch):
+    home = Home((12, [news(0, 0.0), news(1, 0.4)]), (12, [news(0, 0.0), news(1, 1.6)]))
+    assert roll_call.look(home, 12).ranks == [1]
+    assert home.asked == 2
+    monkeypatch.setattr(roll_call, "WAIT_S", 0.0)
+    found = roll_call.look(Home((12, [news(0, 0.0), news(1, 0.4)])), 12)
+    assert found == roll_call.Findings([], [])
+
+
+def test_a_home_that_just_started_names_no_rank_as_lost_before_a_lease_has_passed(monkeypatch):
+    monkeypatch.setattr(roll_call, "WAIT_S", 0.0)
+    found = roll_call.look(Home((12, [news(0, 0.0), news(1, 2.5, heard=False)])), 12)
+    assert found.ranks == []
+    assert found.notes == ["rank 1 was not heard since the home began to listen, 2.5 s ago"]
+    silent = news(1, 30.0, heard=False, since_epoch=9)
+    found = roll_call.look(Home((12, [news(0, 0.0), silent])), 12)
+    assert found.ranks == [1]
+    assert found.notes == ["rank 1 was not heard since it took its seat, 30.0 s ago"]
+
+
+def test_a_rank_whose_seat_has_a_new_process_is_lost_without_any_silence():
+    ranks = [news(0, 0.0), news(1, 0.1, since_epoch=13), news(2, 0.1, since_epoch=12)]
+    home = Home(error("FAILED_PRECONDITION", "STALE_EPOCH"), (13, ranks), (13, ranks))
+    found = roll_call.look(home, 12)
+    assert found == roll_call.Findings([1], ["rank 1 has a new process since epoch 13"])
+
+
+def test_a_home_that_is_away_is_asked_once_and_the_text_says_so():
+    home = Home(error("UNAVAILABLE"))
+    assert roll_call.look(home, 12) == roll_call.Findings([], ["the job's home is away: refused"])
+    assert home.asked == 1
+    assert roll_call.look(home, 12, [2]).ranks == [2]
+
+
+def test_ranks_that_are_known_to_be_lost_stay_what_they_are():
+    doing = (Phase.AGREEMENT, 0, 5)
+    home = Home((12, [news(0, 0.0), news(1, 0.2, doing=doing), news(2, 4.0)]))
+    found = roll_call.look(home, 12, [1])
+    assert found.ranks == [1]
+    assert found.notes == ["rank 1 was last heard 0 s ago, in agreement of round 5"]
+    assert home.asked == 1

@@ -51,15 +51,18 @@ struct Doing {
 // A rank, as the home has heard of it last.
 struct RankNews {
   uint32_t slot = 0;
-  bool heard = false;                // since the epoch began, or the home started
-  std::chrono::milliseconds ago{0};  // when
+  bool heard = false;  // since the home listens for it: since it took its seat, or the home started
+  // When it was heard last; where it was not heard, since when the home listens for it.
+  std::chrono::milliseconds ago{0};
   Doing doing;
+  uint32_t since_epoch = 0;  // the process's first epoch; 0: not known, it is older than the home
 };
 
 struct RollCallReport {
-  std::vector<RankNews> ranks;  // of the epoch, ascending slot
-  uint32_t generation = 0;      // the newest of the epoch; 0: none
-  std::string ended;            // why that is over, as every rank reads it; empty: it is not
+  std::vector<RankNews> ranks;         // of the epoch, ascending slot
+  uint32_t generation = 0;             // the newest of the epoch; 0: none
+  std::string ended;                   // why that is over, as every rank reads it; empty: it is not
+  std::chrono::milliseconds lease{0};  // a seat silent for longer may be taken; 0: not told
 };
 
 struct Meeting {
@@ -82,13 +85,15 @@ struct Meeting {
 //   INVALID_ARGUMENT CONFLICT: another id than the one that is written, with both checksums.
 //   FAILED_PRECONDITION WRONG_INCARNATION: another process holds this seat.
 //   NOT_FOUND UNKNOWN_JOB. RESOURCE_EXHAUSTED OVER_BUDGET: too many tags.
-//   UNAVAILABLE: the home is away; in a durable job only after JobOptions::reconnect_timeout.
+//   UNAVAILABLE: the home is away; from Exchange and Ready of a durable job only after
+//     JobOptions::reconnect_timeout.
 class Rendezvous {
  public:
   virtual ~Rendezvous() = default;
 
-  // The id of `meeting`. The trainer in the lowest slot of the epoch gives `id`, 1 to
-  // kRendezvousIdBytesMax opaque bytes; the others give an empty one, and wait for it.
+  // The id of `meeting`, which is not open yet: ABORTED RENDEZVOUS_ENDED. The trainer in the lowest
+  // slot of the epoch gives `id`, 1 to kRendezvousIdBytesMax opaque bytes; the others give an empty
+  // one, and wait for it.
   virtual absl::StatusOr<std::string> Exchange(const Meeting& meeting, const std::string& id) = 0;
 
   // This rank has made its communicator of `id`. Returns when every rank of the epoch has. Only
@@ -96,10 +101,11 @@ class Rendezvous {
   virtual absl::Status Ready(const Meeting& meeting, const std::string& id) = 0;
 
   // Ends the generation of `meeting` for all ranks: `why` is what they read. At most 256 bytes of
-  // it are kept. A generation that is over already stays so, and that is no error.
+  // it are kept. A generation that is over already stays so, and that is no error. As RollCall, it
+  // does not wait for a home that is away.
   virtual absl::Status GiveUp(const Meeting& meeting, const std::string& why) = 0;
 
-  // How the present epoch stands. At once; a thread that watches over communicators calls it.
+  // How the present epoch stands. A home that is away is asked for one second: UNAVAILABLE.
   virtual absl::StatusOr<RollCallReport> RollCall() = 0;
 
   // What this rank does now. It travels with heartbeats, every 0.5 s, and with the calls above;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "client/cpp/src/retry.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
@@ -22,6 +23,8 @@ static_assert(static_cast<int>(CollectivePhase::kAllGather) == v1::COLLECTIVE_PH
 constexpr milliseconds kWait{10'000};
 constexpr milliseconds kAnswerWithin{10'000};
 constexpr milliseconds kRetryInterval{100};
+// A caller that has lost a rank looks at a clock of its own.
+constexpr milliseconds kAtOnce{1'000};
 
 // No answer came, or the home is not ready: another try may help.
 bool MayAskAgain(const absl::Status& status) {
@@ -64,20 +67,21 @@ absl::Status HomeRendezvous::Ready(const Meeting& meeting, const std::string& id
 absl::Status HomeRendezvous::GiveUp(const Meeting& meeting, const std::string& why) {
   v1::RendezvousRequest request = Request(v1::RENDEZVOUS_ACT_GIVE_UP, meeting);
   request.set_why(why.substr(0, rendezvous::kWhyBytesMax));
-  return Ask(request).status();
+  return AskAtOnce(request).status();
 }
 
 absl::StatusOr<RollCallReport> HomeRendezvous::RollCall() {
   Meeting present;
   present.epoch = deps_.epoch();
   BALLAST_ASSIGN_OR_RETURN(const v1::RendezvousReply reply,
-                           Ask(Request(v1::RENDEZVOUS_ACT_ROLL_CALL, present)));
+                           AskAtOnce(Request(v1::RENDEZVOUS_ACT_ROLL_CALL, present)));
   RollCallReport report;
   report.generation = reply.generation();
   report.ended = reply.ended();
+  report.lease = milliseconds(reply.lease_ms());
   for (const v1::RankHeard& rank : reply.ranks()) {
-    report.ranks.push_back(
-        {rank.slot(), rank.heard(), milliseconds(rank.ago_ms()), DoingOf(rank.doing())});
+    report.ranks.push_back({rank.slot(), rank.heard(), milliseconds(rank.ago_ms()),
+                            DoingOf(rank.doing()), rank.since_epoch()});
   }
   return report;
 }
@@ -125,6 +129,23 @@ absl::StatusOr<v1::RendezvousReply> HomeRendezvous::Ask(
       continue;
     }
     if (!MayAskAgain(status) || deps_.now() >= give_up) return status;
+    BALLAST_RETURN_IF_ERROR(deps_.wait(kRetryInterval));
+  }
+}
+
+absl::StatusOr<v1::RendezvousReply> HomeRendezvous::AskAtOnce(
+    const v1::RendezvousRequest& request) const {
+  const auto within = std::chrono::duration_cast<milliseconds>(kAtOnce * deps_.time_scale);
+  const auto give_up = deps_.now() + within;
+  while (true) {
+    v1::RendezvousReply reply;
+    const auto left = std::chrono::ceil<milliseconds>(give_up - deps_.now());
+    const absl::Status status = deps_.call(request, std::max(left, kRetryInterval), &reply);
+    if (status.ok()) return reply;
+    if (!MayAskAgain(status)) return status;
+    if (deps_.now() + kRetryInterval >= give_up) {
+      return absl::UnavailableError(absl::StrCat("the job's home is away: ", status.message()));
+    }
     BALLAST_RETURN_IF_ERROR(deps_.wait(kRetryInterval));
   }
 }

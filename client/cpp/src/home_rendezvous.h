@@ -1,5 +1,6 @@
 // HomeRendezvous: the calls of Rendezvous, as long polls of the job's home that are repeated until
-// there is an answer, also while the home is away.
+// there is an answer, also while the home is away; what the home answers at once is asked for one
+// second.
 // Comes from: Session. Goes to: Control.Rendezvous, through Deps::call.
 // Thread safety: thread-safe; each call blocks its own thread.
 #pragma once
@@ -57,6 +58,8 @@ class HomeRendezvous final : public Rendezvous {
   v1::RendezvousRequest Request(v1::RendezvousAct act, const Meeting& meeting) const;
   // Asks until the home says that it is over.
   absl::StatusOr<v1::RendezvousReply> Ask(const v1::RendezvousRequest& request) const;
+  // Asks what the home answers at once. Error: UNAVAILABLE when it is away for a second.
+  absl::StatusOr<v1::RendezvousReply> AskAtOnce(const v1::RendezvousRequest& request) const;
 
   const Deps deps_;
   mutable Mutex mu_;

@@ -31,10 +31,17 @@ class Phase(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class RankNews:
-    """A rank, as the home has heard of it last. ago_s: None when it was not, in this epoch."""
+    """A rank, as the home has heard of it last.
+
+    heard: whether it was, since it took its seat or the home began to listen. ago_s: when it was
+    heard; else for how long the home has listened. since_epoch: the process's first epoch; 0 where
+    it is older than what the home knows.
+    """
 
     rank: int
-    ago_s: float | None
+    heard: bool
+    ago_s: float
+    since_epoch: int
     phase: Phase
     bucket: int
     round: int
@@ -42,11 +49,15 @@ class RankNews:
 
 @dataclasses.dataclass(frozen=True)
 class RollCall:
-    """ranks: ascending. generation: the newest, 0 for none. ended: why that is over, or ""."""
+    """ranks: ascending. generation: the newest, 0 for none. ended: why that is over, or "".
+
+    lease_s: a process that is silent for longer may lose its seat; 0 where the home does not say.
+    """
 
     ranks: list[RankNews]
     generation: int
     ended: str
+    lease_s: float
 
 
 class Rendezvous:
@@ -68,7 +79,10 @@ class Rendezvous:
         self._session = session
 
     def exchange(self, tag: str, id: bytes = b"") -> bytes:
-        """The id of the communicator `tag`. The lowest rank gives it, the others give none."""
+        """The id of the communicator `tag`. The lowest rank gives it, the others give none.
+
+        RendezvousEnded when every rank uses it already.
+        """
         return self._act("exchange", tag, id)
 
     def ready(self, tag: str, id: bytes) -> None:
@@ -76,14 +90,17 @@ class Rendezvous:
         self._act("ready", tag, id)
 
     def give_up(self, tag: str, why: str) -> None:
-        """Ends the generation for all ranks, which read `why` (256 bytes of it)."""
+        """Ends the generation for all ranks, which read `why` (256 bytes of it).
+
+        As roll_call(), it asks a home that is away for a second, then code is "UNAVAILABLE".
+        """
         self._act("give_up", tag, why=why)
 
     def roll_call(self) -> RollCall:
         """How the session's present epoch stands, at once."""
         found = self._act("roll_call", "")
-        ranks = [RankNews(rank, ago, Phase(p), b, r) for rank, ago, p, b, r in found["ranks"]]
-        return RollCall(ranks, found["generation"], found["ended"])
+        ranks = [RankNews(*news, Phase(p), b, r) for *news, p, b, r in found["ranks"]]
+        return RollCall(ranks, found["generation"], found["ended"], found["lease_s"])
 
     def doing(self, phase: Phase, bucket: int = 0, round: int = 0) -> None:
         """What this rank does from now on; the home hears it with the next call."""

@@ -80,14 +80,15 @@ nb::dict ToDict(const client::RollCallReport& report) {
   nb::list ranks;
   for (const client::RankNews& rank : report.ranks) {
     const double ago_s = std::chrono::duration<double>(rank.ago).count();
-    const nb::object ago = rank.heard ? nb::cast(ago_s) : nb::object(nb::none());
-    ranks.append(nb::make_tuple(rank.slot, ago, static_cast<uint32_t>(rank.doing.phase),
-                                rank.doing.bucket, rank.doing.round));
+    ranks.append(nb::make_tuple(rank.slot, rank.heard, ago_s, rank.since_epoch,
+                                static_cast<uint32_t>(rank.doing.phase), rank.doing.bucket,
+                                rank.doing.round));
   }
   nb::dict fields;
   fields["generation"] = report.generation;
   fields["ended"] = report.ended;
   fields["ranks"] = ranks;
+  fields["lease_s"] = std::chrono::duration<double>(report.lease).count();
   return fields;
 }
 

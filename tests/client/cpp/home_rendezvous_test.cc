@@ -105,6 +105,22 @@ TEST_F(HomeRendezvousTest, AHomeThatStaysAwayIsAnErrorAfterTheReconnectTimeout) 
   EXPECT_EQ(asked_.size(), 10u);  // 1.1 s each
 }
 
+TEST_F(HomeRendezvousTest, ARollCallAndAnEndWaitNoLongerThanASecondForAHomeThatIsAway) {
+  takes_ = milliseconds(10);
+  HomeRendezvous rendezvous(Deps());
+  const auto began = now_;
+  for (const absl::Status& status :
+       {rendezvous.RollCall().status(), rendezvous.GiveUp(meeting_, "why")}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(status.message(), "the job's home is away: no server");
+  }
+  EXPECT_LE(now_ - began, 2 * 2 * milliseconds(1000));  // two calls; the time scale is 2
+  last_ = absl::DeadlineExceededError("silent");
+  EXPECT_EQ(rendezvous.RollCall().status().code(), absl::StatusCode::kUnavailable);
+  answers_ = {absl::UnavailableError("gone"), Over()};
+  EXPECT_TRUE(rendezvous.RollCall().ok());  // It was back within the second.
+}
+
 TEST_F(HomeRendezvousTest, AnAnswerBeginsTheReconnectTimeoutAnew) {
   takes_ = seconds(9);
   answers_ = {last_, v1::RendezvousReply(), last_, Over()};
@@ -139,10 +155,12 @@ TEST_F(HomeRendezvousTest, TheRollCallIsOfThePresentEpoch) {
   Answer answer = Over();
   answer->set_generation(5);
   answer->set_ended("given up");
+  answer->set_lease_ms(30000);
   v1::RankHeard* const rank = answer->add_ranks();
   rank->set_slot(3);
   rank->set_heard(true);
   rank->set_ago_ms(1500);
+  rank->set_since_epoch(11);
   rank->mutable_doing()->set_phase(static_cast<v1::CollectivePhase>(77));  // of a newer home
   answers_ = {answer};
   const absl::StatusOr<RollCallReport> report = HomeRendezvous(Deps()).RollCall();
@@ -152,6 +170,8 @@ TEST_F(HomeRendezvousTest, TheRollCallIsOfThePresentEpoch) {
   EXPECT_EQ(report->ended, "given up");
   ASSERT_EQ(report->ranks.size(), 1u);
   EXPECT_EQ(report->ranks[0].ago, milliseconds(1500));
+  EXPECT_EQ(report->ranks[0].since_epoch, 11u);
+  EXPECT_EQ(report->lease, seconds(30));
   EXPECT_EQ(report->ranks[0].doing.phase, CollectivePhase::kNone);
 }
 

@@ -16,9 +16,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ballast import collective_option
+from ballast import collective_option, roll_call
 from ballast.config import JobConfig
 from ballast.errors import BadArgument, BallastError, LossScaleMismatch, TrainerLost, Unsupported
+from ballast.rendezvous import Phase
 from ballast.session import SLICE_S, Session
 
 # torch has given both other names.
@@ -155,30 +156,34 @@ class Collective(Agreement):
         options = self.group._get_backend(self._small_device()).options
         super().__init__(config, session, options._timeout.total_seconds())
         self._stale = ""  # why; empty: it is not
+        self._epoch = session.epoch  # of the call that is under way
 
     def _everyones(self, mine: bytes) -> list[bytes]:
         given = torch.tensor(list(mine), dtype=torch.uint8, device=self._small_device())
         everyones = given.new_empty(self.world * given.numel())
-        with self.during("the agreement on the round"):
+        with self.during("the agreement on the round", Phase.AGREEMENT):
             _all_gather(everyones, given, group=self.group)
         return [bytes(row.tolist()) for row in everyones.cpu().view(self.world, -1)]
 
     def reduce_scatter(self, share: torch.Tensor, bucket: torch.Tensor, number: int) -> None:
         """Sums `bucket` over the ranks; part `rank` of it goes to `share`. `bucket` may change."""
-        with self.during(f"reduce-scatter of bucket {number}"):
+        with self.during(f"reduce-scatter of bucket {number}", Phase.REDUCE_SCATTER, number):
             _reduce_scatter(share, bucket, group=self.group)
 
     def all_gather(self, bucket: torch.Tensor, share: torch.Tensor, number: int) -> None:
         """Puts every rank's `share` into its part of `bucket`."""
-        with self.during(f"all-gather of bucket {number}", applied=True):
+        with self.during(f"all-gather of bucket {number}", Phase.ALL_GATHER, number):
             _all_gather(bucket, share, group=self.group)
 
     @contextlib.contextmanager
-    def during(self, what: str, applied: bool = False) -> Iterator[None]:
-        """Turns torch's error in a call on the group into TrainerLost."""
+    def during(self, what: str, phase: Phase, number: int = 0) -> Iterator[None]:
+        """Tells the home of a call on the group, and turns torch's error in it into TrainerLost."""
         if self._stale:
             raise TrainerLost(self._stale, job=self._config.job)
+        applied = phase == Phase.ALL_GATHER
         round = self._session.round + (not applied)
+        self._epoch = self._session.epoch
+        self._session.set_doing(int(phase), number, round)
         began = time.monotonic()
         try:
             yield
@@ -191,11 +196,13 @@ class Collective(Agreement):
     def _lost(self, where: str, took: float, applied: bool, error: Exception) -> TrainerLost:
         said = str(error).strip().splitlines()[0][:200]
         outcome = "The service has applied the round" if applied else "The round was not applied"
+        absent = self._missing(where)
+        found = roll_call.look(self._session, self._epoch, absent or None)
         lost = collective_option.lost(
-            self._missing(where),
-            self._session.epoch,
+            found.ranks,
+            self._epoch,
             took,
-            f"{where}; torch says: {said}",
+            "; ".join([where, f"torch says: {said}", *found.notes]),
             f"{outcome}; nothing is lost",
         )
         self._stale = lost.message
@@ -205,8 +212,7 @@ class Collective(Agreement):
         # A roll call over the group's store: every rank that has failed says where. [] where the
         # store is gone, too: the rank that has it may be the lost one.
         names = {
-            rank: f"ballast/{self._config.job}/{self._session.epoch}/{rank}"
-            for rank in range(self.world)
+            rank: f"ballast/{self._config.job}/{self._epoch}/{rank}" for rank in range(self.world)
         }
         try:
             store = self.group.get_group_store()

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from ballast import collective_option
+from ballast import collective_option, roll_call
 from ballast.config import JobConfig
 from ballast.errors import BallastError, TrainerLost, Unsupported
 from ballast.pauses import say
@@ -32,10 +32,6 @@ from ballast.torch.collective import Agreement
 
 TAG = "gradients"
 _DTYPES = {torch.float32: 1, torch.bfloat16: 2, torch.float16: 3}
-# A trainer's client sends a sign of life every 0.5 s. A trainer that sent none for
-# this time is not there.
-SILENT_S = 1.5
-ROLL_CALL_S = 3.0
 # How often a rank that waits asks the home whether another rank has given the communicator up.
 ASK_S = 1.0
 ON_HOST = "BALLAST_NCCL_ON_HOST"
@@ -199,6 +195,8 @@ class Nccl(Agreement):
             try:
                 call = self._meeting.roll_call()
             except BallastError as error:
+                if roll_call.is_away(error):
+                    return
                 if error.reason != "STALE_EPOCH":
                     raise
                 raise _Over("the epoch is over") from None
@@ -245,37 +243,18 @@ class Nccl(Agreement):
 
     def _fail(self, where: str, began: float, applied: bool, error: Exception) -> NoReturn:
         took = time.monotonic() - began
-        silent = self._silent() if self._epoch == self._session.epoch else []
+        found = roll_call.look(self._session, self._epoch)
         self._give_up(f"rank {self.rank} has lost another in {where}")
         self._leave()
         outcome = "The service has applied the round" if applied else "The round was not applied"
         raise collective_option.lost(
-            [news.rank for news in silent],
+            found.ranks,
             self._epoch,
             took,
-            "; ".join([where, *_said(error), *map(_last_heard, silent)]),
+            "; ".join([where, *_said(error), *found.notes]),
             f"{outcome}; nothing is lost",
             _AGAIN,
         ) from error
-
-    def _silent(self) -> list[Any]:
-        # The ranks that the home does not hear, as a ballast.rendezvous.RankNews each.
-        scale = self._config.time_scale
-        deadline = time.monotonic() + ROLL_CALL_S * scale
-        try:
-            while self._session.epoch == self._epoch:
-                found = [
-                    news
-                    for news in self._meeting.roll_call().ranks
-                    if news.rank != self.rank
-                    and (news.ago_s is None or news.ago_s >= SILENT_S * scale)
-                ]
-                if found or time.monotonic() >= deadline:
-                    return found
-                time.sleep(SLICE_S)
-        except BallastError:
-            pass
-        return []
 
     def _give_up(self, why: str) -> None:
         # An epoch that is over has no meeting to end.
@@ -295,7 +274,7 @@ class Nccl(Agreement):
             try:
                 self._meeting.roll_call()  # Raises what ends the session meanwhile.
             except BallastError as error:
-                if error.reason != "STALE_EPOCH":
+                if error.reason != "STALE_EPOCH" and not roll_call.is_away(error):
                     raise
             time.sleep(SLICE_S)
 
@@ -318,11 +297,3 @@ def _said(error: Exception) -> list[str]:
     if found:
         return [found.group().rstrip(")")]
     return [_text(error)] if isinstance(error, _Over) else []
-
-
-def _last_heard(news: Any) -> str:
-    ago = "was not heard" if news.ago_s is None else f"was last heard {news.ago_s:.0f} s ago"
-    if not news.round:
-        return f"rank {news.rank} {ago}"
-    phase = news.phase.name.lower().replace("_", "-")
-    return f"rank {news.rank} {ago}, in {phase} of bucket {news.bucket} of round {news.round}"
