@@ -27,6 +27,8 @@ enum class LeftOut : uint8_t {
   kUnpackedRecord,
   kHandOverRecord,
   kHandOverWait,
+  kDrainRecord,
+  kDrainSync,
   kCount,
 };
 

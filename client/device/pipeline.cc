@@ -180,4 +180,12 @@ absl::Status Pipeline::HandOver(Stream stream) {
   return device_->Wait(stream, handed_over_);
 }
 
+absl::Status Pipeline::Drain() {
+  if (!BALLAST_LEFT_OUT(kDrainRecord)) {
+    BALLAST_RETURN_IF_ERROR(device_->Record(kernels_, handed_over_));
+  }
+  if (BALLAST_LEFT_OUT(kDrainSync)) return absl::OkStatus();
+  return device_->Synchronize(handed_over_);
+}
+
 }  // namespace ballast::device

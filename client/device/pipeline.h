@@ -54,6 +54,10 @@ class Pipeline {
   // Makes `stream` wait for all weights of earlier calls of Pull.
   absl::Status HandOver(Stream stream);
 
+  // Blocks the host until no pack or unpack of earlier calls is under way, for a caller that ends
+  // early and gives the tensors' memory back.
+  absl::Status Drain();
+
  private:
   struct Buffer {
     std::byte* pinned;

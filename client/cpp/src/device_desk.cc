@@ -38,6 +38,8 @@ absl::Status DeviceDesk::Begin(device::Stream framework) {
 
 absl::Status DeviceDesk::End(device::Stream framework) { return pipeline_->HandOver(framework); }
 
+absl::Status DeviceDesk::EndEarly() { return pipeline_->Drain(); }
+
 absl::StatusOr<bool> DeviceDesk::Holds(const void* tensor) {
   const auto known = holds_.find(tensor);
   if (known != holds_.end()) return known->second;

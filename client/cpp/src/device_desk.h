@@ -38,6 +38,8 @@ class DeviceDesk {
   absl::Status Begin(device::Stream framework);
   // It has ended: what the framework queues on its stream from now on sees the new weights.
   absl::Status End(device::Stream framework);
+  // It has ended early: no work that reads or writes a tensor is under way when this returns.
+  absl::Status EndEarly();
 
   // Whether the tensor that begins at `tensor` is on the device. Remembered until Begin.
   absl::StatusOr<bool> Holds(const void* tensor);

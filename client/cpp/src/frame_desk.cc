@@ -122,6 +122,11 @@ void FrameDesk::DropBegun() {
   starved_ = false;
 }
 
+void FrameDesk::EndEarly() {
+  // Where the device fails, too, it runs nothing any more, and the activity has its own error.
+  if (device_ != nullptr) device_->EndEarly().IgnoreError();
+}
+
 // --- In -----------------------------------------------------------------------------------------
 
 absl::Status FrameDesk::Take(const ServerLink& server, const DecodedFrame& frame,

@@ -36,6 +36,8 @@ class FrameDesk {
   bool starved() const { return starved_; }
   // The activity is over: frames that were begun and not sent are dropped.
   void DropBegun();
+  // It has ended with an error: no work on a device touches its tensors any more.
+  void EndEarly();
 
   // Counts a frame of `server` for `activity`, and writes its payload to the tensors. Errors:
   // INTERNAL BAD_FRAME; DATA_LOSS BAD_CHECKSUM, after the bytes were written.

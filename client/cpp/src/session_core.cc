@@ -186,6 +186,7 @@ bool SessionCore::Done() const {
 
 Activity SessionCore::EndActivity() {
   frames_.DropBegun();
+  if (!error_.ok()) frames_.EndEarly();
   return std::exchange(activity_, Idle());
 }
 

@@ -2,6 +2,7 @@
 // events permit, with tensors of the host beside them. A wait that is missing is a wrong weight.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 
@@ -100,6 +101,23 @@ class DeviceTrainer {
     EXPECT_TRUE(device_.Synchronize(done).ok());
     return read;
   }
+  // The step has ended with an error. The framework gives the weights' memory to other tensors,
+  // which are filled with zeros; whether they are zeros.
+  bool MemoryIsFree() {
+    core_->EndActivity();
+    for (size_t t = 0; t < std::size(kSizes); ++t) {
+      const size_t bytes = kSizes[t] * sizeof(float);
+      const auto fill = [to = weights_[t], bytes] { std::memset(to, 0, bytes); };
+      if (t != kHostTensor) device_.Queue(framework_, {}, {{weights_[t], bytes}}, fill);
+    }
+    device_.RunAll();
+    bool zeros = true;
+    for (size_t t = 0; t < std::size(kSizes); ++t) {
+      if (t == kHostTensor) continue;
+      zeros &= std::all_of(weights_[t], weights_[t] + kSizes[t], [](float w) { return w == 0; });
+    }
+    return zeros;
+  }
   bool RunUntil(const std::function<bool()>& done) { return client::RunUntil(&events_, done); }
 
   const std::vector<std::vector<float>>& want() const { return want_; }
@@ -179,6 +197,19 @@ TEST(SessionDevice, AServerThatComesBackGetsItsPartFromTheDeviceAgain) {
     ASSERT_TRUE(trainer.Finish());
     ASSERT_TRUE(trainer.core().error().ok()) << trainer.core().error();
     ASSERT_EQ(trainer.EndStep(), trainer.want()) << frames;
+  }
+}
+
+TEST(SessionDevice, AStepThatEndsEarlyLeavesNoWorkOnItsTensors) {
+  for (uint32_t seed = 0; seed < 32; ++seed) {
+    DeviceTrainer trainer(seed);
+    trainer.BeginStep(5);
+    // Some weights are on their way.
+    ASSERT_TRUE(trainer.RunUntil(
+        [&] { return trainer.core().counters().payload_down_bytes >= kElements * sizeof(float); }));
+    trainer.core().Fail(absl::InternalError("the step ends here"));
+    ASSERT_FALSE(trainer.core().error().ok());
+    EXPECT_TRUE(trainer.MemoryIsFree()) << "seed " << seed;
   }
 }
 

@@ -146,6 +146,32 @@ TEST_P(DeviceConformance, MeasuresTilesWithTheHostsBits) {
   EXPECT_EQ(std::min(got[2].first, got[3].first), 190u);
 }
 
+TEST_P(DeviceConformance, APipelineBringsWeightsInAndGradientsOut) {
+  const std::unique_ptr<Device> device = GetParam().make();  // the other one has its slab
+  const auto pipeline = *Pipeline::Create(device.get(), {4, 1024});
+  const Stream framework = *device->NewStream();
+  const Event seen = *device->NewEvent();
+  constexpr size_t kCount = 200, kBytes = kCount * sizeof(float);
+  const Piece tensor{*device->Allocate(MemoryKind::kDevice, kBytes), kCount};
+  const Packing packing{{&tensor, 1}, DType::kF32, DType::kF32, nullptr};
+  std::vector<float> values(kCount);
+  for (int round = 0; round < 20; ++round) {
+    for (size_t i = 0; i < kCount; ++i) values[i] = static_cast<float>(1000 * round) + i;
+    const Pipeline::Room room = *pipeline->Take();
+    std::memcpy(room.bytes.data(), values.data(), kBytes);
+    ASSERT_TRUE(device->Record(framework, seen).ok());
+    ASSERT_TRUE(pipeline->Pull(room.buffer, seen, packing).ok());
+    ASSERT_TRUE(pipeline->HandOver(framework).ok());
+    ASSERT_TRUE(device->Record(framework, seen).ok());
+    const size_t buffer = *pipeline->Push(seen, packing);
+    const std::span<const std::byte> out = *pipeline->Pushed(buffer);
+    ASSERT_EQ(out.size(), kBytes);
+    ASSERT_EQ(std::memcmp(out.data(), values.data(), kBytes), 0) << "round " << round;
+    ASSERT_TRUE(pipeline->Release(buffer).ok());
+  }
+  EXPECT_TRUE(pipeline->Drain().ok());
+}
+
 TEST_P(DeviceConformance, KnowsItsOwnMemory) {
   const bool host = dynamic_cast<HostDevice*>(device_.get()) != nullptr;
   const float* memory = Floats(2);

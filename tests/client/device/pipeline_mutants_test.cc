@@ -52,7 +52,8 @@ class Training {
       BALLAST_RETURN_IF_ERROR(PushAll(static_cast<float>(round)));
       BALLAST_RETURN_IF_ERROR(PullAll(static_cast<float>(round)));
     }
-    return FreeModel();
+    BALLAST_RETURN_IF_ERROR(FreeModel());
+    return EndEarly();
   }
 
  private:
@@ -126,6 +127,17 @@ class Training {
     device_.Reuse(stream_, weights_[0].data(), kBytes, 0);
     device_.RunAll();
     return Expect(weights_[0].data(), 0, "memory after the model");
+  }
+
+  // The same with an allocator that knows nothing of the pipeline's streams.
+  absl::Status EndEarly() {
+    BALLAST_RETURN_IF_ERROR(Pull(1, 99));
+    BALLAST_RETURN_IF_ERROR(pipeline_->Drain());
+    Tensor& freed = weights_[1];
+    device_.Queue(stream_, {}, {{freed.data(), kBytes}},
+                  [&freed] { std::fill(freed.begin(), freed.end(), 7.0f); });
+    device_.RunAll();
+    return Expect(freed.data(), 7, "memory after a step that ended early");
   }
 
   std::vector<Tensor> grads_{kTensors, Filled(0)}, weights_{kTensors, Filled(0)};
