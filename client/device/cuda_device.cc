@@ -31,7 +31,7 @@ CudaDevice::~CudaDevice() {
 }
 
 absl::Status CudaDevice::Enter() const {
-  return Checked(cuda_.set_device(ordinal_), "use of the GPU");
+  return Checked(cuda_.set_device(ordinal_), "use of the GPU (cudaSetDevice)");
 }
 
 absl::Status CudaDevice::Checked(int error, const std::string& what) const {
@@ -58,8 +58,9 @@ absl::StatusOr<void*> CudaDevice::Allocate(MemoryKind kind, size_t bytes) {
   void* memory = nullptr;
   const int error =
       pinned ? cuda_.pinned_allocate(&memory, bytes) : cuda_.device_allocate(&memory, bytes);
-  BALLAST_RETURN_IF_ERROR(
-      Checked(error, absl::StrCat(bytes, " bytes of ", pinned ? "pinned" : "device", " memory")));
+  BALLAST_RETURN_IF_ERROR(Checked(error, absl::StrCat(bytes, " bytes of ",
+                                                      pinned ? "pinned memory (cudaHostAlloc)"
+                                                             : "device memory (cudaMalloc)")));
   (pinned ? pinned_ : memory_).push_back(memory);
   return memory;
 }
@@ -67,7 +68,8 @@ absl::StatusOr<void*> CudaDevice::Allocate(MemoryKind kind, size_t bytes) {
 absl::StatusOr<Stream> CudaDevice::NewStream() {
   BALLAST_RETURN_IF_ERROR(Enter());
   void* stream = nullptr;
-  BALLAST_RETURN_IF_ERROR(Checked(cuda_.stream_create(&stream), "a new stream"));
+  BALLAST_RETURN_IF_ERROR(
+      Checked(cuda_.stream_create(&stream), "a new stream (cudaStreamCreateWithFlags)"));
   own_streams_.push_back(stream);
   return Adopt(stream);
 }
@@ -75,7 +77,8 @@ absl::StatusOr<Stream> CudaDevice::NewStream() {
 absl::StatusOr<Event> CudaDevice::NewEvent() {
   BALLAST_RETURN_IF_ERROR(Enter());
   void* event = nullptr;
-  BALLAST_RETURN_IF_ERROR(Checked(cuda_.events.create(&event), "a new event"));
+  BALLAST_RETURN_IF_ERROR(
+      Checked(cuda_.events.create(&event), "a new event (cudaEventCreateWithFlags)"));
   events_.push_back(event);
   return Event{static_cast<uint32_t>(events_.size() - 1)};
 }
@@ -84,7 +87,7 @@ absl::Status CudaDevice::Copy(Stream stream, void* to, const void* from, size_t 
   if (bytes == 0) return absl::OkStatus();
   BALLAST_RETURN_IF_ERROR(Enter());
   return Checked(cuda_.copy(StreamOf(stream), to, from, bytes),
-                 absl::StrCat("copy of ", bytes, " bytes"));
+                 absl::StrCat("copy of ", bytes, " bytes (cudaMemcpyAsync)"));
 }
 
 absl::Status CudaDevice::Pack(Stream stream, const Packing& packing) {
@@ -107,7 +110,7 @@ absl::Status CudaDevice::LaunchPieces(Stream stream, const Packing& packing, Lau
                              static_cast<uint32_t>(packing.packed_dtype), &run);
     run.packed = static_cast<std::byte*>(run.packed) + elements * DTypeBytes(packing.packed_dtype);
     run.pieces = 0;
-    return Checked(error, absl::StrCat(what, " of ", elements, " elements"));
+    return Checked(error, absl::StrCat(what, " of ", elements, " elements (cudaLaunchKernel)"));
   };
   for (const Piece& piece : packing.pieces) {
     if (piece.count == 0) continue;
@@ -126,13 +129,13 @@ absl::Status CudaDevice::Measure(Stream stream, const Measurement& measurement) 
   const cuda::TileRun run{measurement.data, measurement.count, measurement.tile_elements,
                           measurement.facts};
   return Checked(cuda_.measure(StreamOf(stream), static_cast<uint32_t>(measurement.dtype), &run),
-                 absl::StrCat("norm of ", measurement.count, " elements"));
+                 absl::StrCat("norm of ", measurement.count, " elements (cudaLaunchKernel)"));
 }
 
 absl::Status CudaDevice::CheckNotCapturing(Stream stream) const {
   int captures = 0;
-  BALLAST_RETURN_IF_ERROR(
-      Checked(cuda_.stream_captures(StreamOf(stream), &captures), "a look at the stream"));
+  BALLAST_RETURN_IF_ERROR(Checked(cuda_.stream_captures(StreamOf(stream), &captures),
+                                  "a look at the stream (cudaStreamIsCapturing)"));
   if (captures == 0) return absl::OkStatus();
   return absl::FailedPreconditionError(
       "this stream captures a CUDA graph; call the optimizer's step() after the capture");
@@ -141,13 +144,15 @@ absl::Status CudaDevice::CheckNotCapturing(Stream stream) const {
 absl::Status CudaDevice::Record(Stream stream, Event event) {
   BALLAST_RETURN_IF_ERROR(Enter());
   BALLAST_RETURN_IF_ERROR(CheckNotCapturing(stream));
-  return Checked(cuda_.events.record(EventOf(event), StreamOf(stream)), "record of an event");
+  return Checked(cuda_.events.record(EventOf(event), StreamOf(stream)),
+                 "record of an event (cudaEventRecord)");
 }
 
 absl::Status CudaDevice::Wait(Stream stream, Event event) {
   BALLAST_RETURN_IF_ERROR(Enter());
   BALLAST_RETURN_IF_ERROR(CheckNotCapturing(stream));
-  return Checked(cuda_.stream_wait(StreamOf(stream), EventOf(event)), "wait for an event");
+  return Checked(cuda_.stream_wait(StreamOf(stream), EventOf(event)),
+                 "wait for an event (cudaStreamWaitEvent)");
 }
 
 absl::Status CudaDevice::Keep(Stream stream, const void* data, size_t bytes) {
@@ -157,7 +162,8 @@ absl::Status CudaDevice::Keep(Stream stream, const void* data, size_t bytes) {
 absl::StatusOr<bool> CudaDevice::Holds(const void* data) {
   BALLAST_RETURN_IF_ERROR(Enter());
   int ordinal = -1;
-  BALLAST_RETURN_IF_ERROR(Checked(cuda_.device_of(data, &ordinal), "a look at a tensor's memory"));
+  BALLAST_RETURN_IF_ERROR(Checked(cuda_.device_of(data, &ordinal),
+                                  "a look at a tensor's memory (cudaPointerGetAttributes)"));
   if (ordinal == -1 || ordinal == ordinal_) return ordinal == ordinal_;
   return absl::FailedPreconditionError(
       absl::StrCat("a tensor is in memory of GPU ", ordinal, ", this trainer uses GPU ", ordinal_,
@@ -166,13 +172,15 @@ absl::StatusOr<bool> CudaDevice::Holds(const void* data) {
 
 absl::Status CudaDevice::Synchronize(Event event) {
   BALLAST_RETURN_IF_ERROR(Enter());
-  return Checked(cuda_.events.synchronize(EventOf(event)), "work on a stream");
+  return Checked(cuda_.events.synchronize(EventOf(event)),
+                 "work on a stream (cudaEventSynchronize)");
 }
 
 absl::StatusOr<bool> CudaDevice::Reached(Event event) {
   BALLAST_RETURN_IF_ERROR(Enter());
   int done = 0;
-  BALLAST_RETURN_IF_ERROR(Checked(cuda_.events.query(EventOf(event), &done), "work on a stream"));
+  BALLAST_RETURN_IF_ERROR(
+      Checked(cuda_.events.query(EventOf(event), &done), "work on a stream (cudaEventQuery)"));
   return done != 0;
 }
 

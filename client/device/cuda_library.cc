@@ -12,12 +12,29 @@ namespace {
 constexpr int kSuccess = 0;
 constexpr int kMemoryAllocation = 2;
 
-constexpr char kOtherBuild[] =
-    "; install the client and its CUDA part from one build, or keep the model on the CPU";
-
 // CUDA's number of a version: 13020 is 13.2.
 std::string VersionText(int version) {
   return absl::StrCat(version / 1000, ".", version % 1000 / 10);
+}
+
+// What the host's driver is for, found without the CUDA part.
+std::string DriverFound() {
+  using VersionFn = int (*)(int*);
+  void* const driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+  const auto version_of = driver == nullptr
+                              ? nullptr
+                              : reinterpret_cast<VersionFn>(dlsym(driver, "cuDriverGetVersion"));
+  int version = 0;
+  if (version_of == nullptr || version_of(&version) != kSuccess) return "no NVIDIA driver";
+  return absl::StrCat("an NVIDIA driver for CUDA ", VersionText(version));
+}
+
+// Behind what is wrong with the shared object.
+std::string OtherBuild() {
+  return absl::StrCat("; found: ", DriverFound(), "; needed: a CUDA part with interface ",
+                      cuda::kAbiVersion, " and a driver for CUDA ", VersionText(kRuntimeNeeded),
+                      " or newer: install the client and its CUDA part from one build, or keep the "
+                      "model on the CPU");
 }
 
 }  // namespace
@@ -25,18 +42,18 @@ std::string VersionText(int version) {
 absl::StatusOr<std::shared_ptr<const CudaLibrary>> CudaLibrary::Open(const std::string& path) {
   if (access(path.c_str(), F_OK) != 0) {
     return absl::NotFoundError(
-        absl::StrCat("this installation has no CUDA part (", path, ")", kOtherBuild));
+        absl::StrCat("this installation has no CUDA part (", path, ")", OtherBuild()));
   }
   // The CUDA runtime does not survive being closed.
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (handle == nullptr) {
     return absl::FailedPreconditionError(
-        absl::StrCat("the CUDA part cannot be opened: ", dlerror(), kOtherBuild));
+        absl::StrCat("the CUDA part cannot be opened: ", dlerror(), OtherBuild()));
   }
   const auto table = reinterpret_cast<cuda::TableFn>(dlsym(handle, cuda::kTableSymbol));
   if (table == nullptr) {
     return absl::FailedPreconditionError(
-        absl::StrCat(path, " has no symbol ", cuda::kTableSymbol, kOtherBuild));
+        absl::StrCat(path, " has no symbol ", cuda::kTableSymbol, OtherBuild()));
   }
   return Over(table(), path);
 }
@@ -46,7 +63,7 @@ absl::StatusOr<std::shared_ptr<const CudaLibrary>> CudaLibrary::Over(const cuda:
   if (table->abi_version != cuda::kAbiVersion) {
     return absl::FailedPreconditionError(absl::StrCat(name, " has interface ", table->abi_version,
                                                       ", this client has ", cuda::kAbiVersion,
-                                                      kOtherBuild));
+                                                      OtherBuild()));
   }
   return std::shared_ptr<const CudaLibrary>(new CudaLibrary(table, name));
 }

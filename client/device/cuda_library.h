@@ -13,6 +13,10 @@
 
 namespace ballast::device {
 
+// CUDA's version of the runtime in the CUDA part; a driver of that major version or a newer one
+// runs it.
+inline constexpr int kRuntimeNeeded = 13000;
+
 class CudaLibrary {
  public:
   // Opens the shared object at `path`; it stays in the process for ever. NOT_FOUND: no such file.

@@ -69,7 +69,9 @@ absl::StatusOr<FrameDesk::Begun> FrameDesk::Begin(ServerLink* server, const Fram
         {const_cast<char*>(tensor) + piece.tensor_offset, piece.bytes / element_bytes});
   }
   if (on_device.empty()) return begun;
-  BALLAST_ASSIGN_OR_RETURN(begun.buffer, device_->Stage(on_device, DTypeOf(range)));
+  const absl::StatusOr<size_t> buffer = device_->Stage(on_device, DTypeOf(range));
+  if (!buffer.ok()) return Named(buffer.status(), PiecesOfRange(range));
+  begun.buffer = *buffer;
   return begun;
 }
 
@@ -88,7 +90,9 @@ absl::StatusOr<Outgoing> FrameDesk::Form(const Begun& begun, const Activity& act
   header.kind = begun.kind;
   const char* staged = nullptr;
   if (begun.buffer.has_value()) {
-    BALLAST_ASSIGN_OR_RETURN(staged, device_->Await(*begun.buffer));
+    const absl::StatusOr<const char*> bytes = device_->Await(*begun.buffer);
+    if (!bytes.ok()) return Named(bytes.status(), PiecesOfRange(range));
+    staged = *bytes;
   }
   // Right before the write, so that the kernel's copy finds the bytes in the cache.
   header.crc32c = IdentityCrc(header);
@@ -120,6 +124,16 @@ void FrameDesk::DropBegun() {
   }
   begun_.clear();
   starved_ = false;
+}
+
+absl::Status FrameDesk::Named(const absl::Status& status,
+                              const std::vector<TensorPiece>& pieces) const {
+  if (status.ok() || pieces.empty()) return status;
+  const std::string first = Quoted(job_->spec.tensors[pieces.front().tensor].name);
+  const std::string others =
+      pieces.size() > 1 ? absl::StrCat(" and ", pieces.size() - 1, " other tensors") : "";
+  return absl::Status(status.code(),
+                      absl::StrCat(status.message(), " (on the way: tensor ", first, others, ")"));
 }
 
 void FrameDesk::EndEarly() {
@@ -203,9 +217,10 @@ absl::Status FrameDesk::Store(const ServerLink& server, const DecodedFrame& fram
   counters_.copied_down_bytes += Scatter(frame.payload, pieces, landing.outs, &crc);
   const absl::Status intact = VerifyChecksum(frame, crc);
   if (landing.buffer.has_value()) {
-    BALLAST_RETURN_IF_ERROR(intact.ok()
-                                ? device_->Land(*landing.buffer, landing.on_device, header.dtype)
-                                : device_->Drop(*landing.buffer));
+    BALLAST_RETURN_IF_ERROR(
+        Named(intact.ok() ? device_->Land(*landing.buffer, landing.on_device, header.dtype)
+                          : device_->Drop(*landing.buffer),
+              pieces));
   }
   if (intact.ok()) return absl::OkStatus();
   ErrorFields fields = FieldsOf(intact);

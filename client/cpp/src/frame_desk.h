@@ -66,6 +66,8 @@ class FrameDesk {
   absl::StatusOr<Outgoing> Form(const Begun& begun, const Activity& activity);
   absl::Status BeginAhead(ServerLink* server, const Activity& activity, std::deque<Begun>* begun);
   void Drop(const Begun& begun);
+  // A device's error, and on its way to or from which tensors: the pieces of a frame.
+  absl::Status Named(const absl::Status& status, const std::vector<TensorPiece>& pieces) const;
   absl::Status TakeWeights(const ServerLink& server, const DecodedFrame& frame, Activity* activity,
                            Time now);
   absl::Status TakeState(const ServerLink& server, const DecodedFrame& frame, Activity* activity);
