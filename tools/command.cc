@@ -40,6 +40,8 @@ const std::vector<Flag>& AllFlags() {
       {"--trainers", "N", &Options::trainers, "how many push gradients (default: 1)"},
       {"--servers", "N", &Options::servers, "how many share the state (default: 1)"},
       {"--optimizer", "NAME", &Options::optimizer, "such as AdamW, SGD, Lion (default: AdamW)"},
+      {"--collective", "", &Options::collective,
+       "trainers sum the gradients among them: what that takes, too"},
       {"--last", "N", &Options::last, "so many rounds (default: 10; servers keep 64)"},
       {"--watch", "", &Options::watch, "show it again and again, on a terminal"},
       {"--every", "N", &Options::every_s, "so many seconds between two of --watch (default: 2)"},

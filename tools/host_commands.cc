@@ -89,7 +89,25 @@ std::string SizeText(const std::vector<SizeAnswer>& answers) {
       "larger than memory (docs/nvme.md).\n");
 }
 
-std::string SizeJson(uint64_t parameters, const std::vector<SizeAnswer>& answers) {
+std::string TrainerText(const TrainerSize& one) {
+  using server::ShortBytes;
+  if (one.buckets == 0) return "";
+  return absl::StrCat(
+      "\nEach trainer, besides parameters and gradients: ", ShortBytes(one.buckets),
+      " for a bucket, and for the\nsums of its share ", ShortBytes(one.sums_host),
+      " of what is on the CPU, up to ", ShortBytes(one.sums_gpu),
+      " on a GPU.\nIts own gradients stay as they are until the round has ended.\n");
+}
+
+std::string TrainerJson(const TrainerSize& one) {
+  if (one.buckets == 0) return "";
+  return absl::StrCat(", \"trainer\": {\"bucket_bytes\": ", one.buckets,
+                      ", \"sum_bytes_host\": ", one.sums_host,
+                      ", \"sum_bytes_gpu_max\": ", one.sums_gpu, "}");
+}
+
+std::string SizeJson(uint64_t parameters, const std::vector<SizeAnswer>& answers,
+                     const TrainerSize& trainer) {
   const auto json = [](std::string* out, const SizeAnswer& one) {
     absl::StrAppend(
         out, "{\"server\": ", one.server, ", \"state_bytes\": ", one.state,
@@ -99,23 +117,29 @@ std::string SizeJson(uint64_t parameters, const std::vector<SizeAnswer>& answers
         ", \"memory_bytes_max\": ", one.memory_max(), ", \"disk_bytes\": ", one.disk, "}");
   };
   return absl::StrCat("{\"parameters\": ", parameters, ", \"servers\": [",
-                      absl::StrJoin(answers, ", ", json), "]}\n");
+                      absl::StrJoin(answers, ", ", json), "]", TrainerJson(trainer), "}\n");
+}
+
+int WrongQuestion(const absl::Status& status) {
+  std::cerr << "ballastctl: " << Inert(status.message()) << "\n";
+  return kUsageError;
 }
 
 int Size(const Options& options) {
   const absl::StatusOr<uint64_t> parameters = ParseParameters(options.words[0]);
-  const auto answers = !parameters.ok()
-                           ? absl::StatusOr<std::vector<SizeAnswer>>(parameters.status())
-                           : SizeOf({.parameters = *parameters,
-                                     .trainers = options.trainers,
-                                     .servers = options.servers,
-                                     .optimizer = options.optimizer,
-                                     .dtype = options.dtype});
-  if (!answers.ok()) {
-    std::cerr << "ballastctl: " << Inert(answers.status().message()) << "\n";
-    return kUsageError;
-  }
-  return Print(options, SizeText(*answers), SizeJson(*parameters, *answers));
+  if (!parameters.ok()) return WrongQuestion(parameters.status());
+  const SizeQuestion question{.parameters = *parameters,
+                              .trainers = options.trainers,
+                              .servers = options.servers,
+                              .optimizer = options.optimizer,
+                              .dtype = options.dtype,
+                              .collective = options.collective};
+  const absl::StatusOr<std::vector<SizeAnswer>> answers = SizeOf(question);
+  if (!answers.ok()) return WrongQuestion(answers.status());
+  const absl::StatusOr<TrainerSize> trainer = TrainerSizeOf(question);
+  if (!trainer.ok()) return WrongQuestion(trainer.status());
+  return Print(options, absl::StrCat(SizeText(*answers), TrainerText(*trainer)),
+               SizeJson(*parameters, *answers, *trainer));
 }
 
 }  // namespace
@@ -131,7 +155,7 @@ std::vector<Command> HostCommands() {
        .words = "PARAMETERS",
        .help = "memory and disk that a job of so many will take of each server",
        .run = Size,
-       .flags = {"--trainers", "--servers", "--optimizer", "--dtype"},
+       .flags = {"--trainers", "--servers", "--optimizer", "--dtype", "--collective"},
        .asks_servers = false},
   };
 }

@@ -51,6 +51,7 @@ struct Options : SecurityOptions {
   uint32_t trainers = 1;
   uint32_t servers = 1;
   std::string optimizer;
+  bool collective = false;
   uint32_t last = 10;  // rounds
   bool watch = false;
   uint32_t every_s = 2;

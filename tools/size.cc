@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/names.h"
 #include "common/base/status_macros.h"
+#include "common/job/contributors.h"
 #include "server/config/load.h"
 #include "server/durability/job_storage.h"
 #include "server/round/job_plan.h"
@@ -38,6 +39,7 @@ absl::StatusOr<JobSpec> SpecOf(const SizeQuestion& question) {
   spec.name = "size";
   spec.world = question.trainers;
   spec.durability = Durability::kPower;
+  if (question.collective) spec.gradients = Gradients::kScattered;
   spec.device = Device::kCpu;  // what the state takes in memory, or less of it with NVMe
   BALLAST_ASSIGN_OR_RETURN(const DType dtype, DTypeOf(question.dtype));
   const std::string name = question.optimizer.empty() ? "AdamW" : question.optimizer;
@@ -71,7 +73,9 @@ absl::StatusOr<JobPlan> PlanOf(const SizeQuestion& question, const Layout& layou
   for (uint32_t slot = 0; slot < question.trainers; ++slot) {
     plan.epoch.members.push_back({.slot = slot, .incarnation = slot + 1});
   }
-  plan.epoch.contributors = server::AllContribute(plan.epoch.members, plan.spec.group_count);
+  std::vector<uint32_t> slots;
+  for (const auto& member : plan.epoch.members) slots.push_back(member.slot);
+  plan.epoch.contributors = ContributorsBy(plan.spec.gradients, slots, plan.spec.group_count);
   for (uint32_t id = 0; id < question.servers; ++id) plan.servers.push_back(id);
   plan.owner = ballast::PlanOwners(layout, question.servers);
   BALLAST_RETURN_IF_ERROR(CheckPlan(plan));
@@ -115,9 +119,10 @@ absl::StatusOr<std::vector<SizeAnswer>> SizeOf(const SizeQuestion& question) {
   for (const uint32_t id : plan.servers) {
     BALLAST_ASSIGN_OR_RETURN(const server::MemoryPlan most,
                              PlanMemory(plan, id, {.bytes = UINT64_MAX}, window_min));
-    // Registers grow evenly with the window. Those of a single trainer all stay until the step.
+    // Registers grow evenly with the window. Those of one contributor all stay until the step.
     const uint64_t window = std::max(most.window_extents, 1u);
-    const uint64_t least = question.trainers == 1 ? window : std::min<uint64_t>(window, window_min);
+    const bool one = question.trainers == 1 || question.collective;
+    const uint64_t least = one ? window : std::min<uint64_t>(window, window_min);
     answers.push_back({.server = id,
                        .state = most.state_bytes,
                        .gradients_min = most.register_bytes / window * least,
@@ -128,6 +133,18 @@ absl::StatusOr<std::vector<SizeAnswer>> SizeOf(const SizeQuestion& question) {
                            server::StorageOptionsOf(plan, layout, id, checkpoint_rounds))});
   }
   return answers;
+}
+
+absl::StatusOr<TrainerSize> TrainerSizeOf(const SizeQuestion& question) {
+  BALLAST_ASSIGN_OR_RETURN(const JobSpec spec, SpecOf(question));
+  if (!question.collective) return TrainerSize();
+  const uint64_t element_bytes = DTypeBytes(spec.tensors.front().dtype);
+  const uint64_t part = std::min<uint64_t>(spec.extent_elements, question.parameters);
+  const uint64_t extents = (question.parameters + part - 1) / part;
+  const uint64_t own = (extents + question.trainers - 1) / question.trainers * part;
+  return TrainerSize{.buckets = (question.trainers + uint64_t{1}) * part * element_bytes,
+                     .sums_host = std::min(own, question.parameters) * element_bytes,
+                     .sums_gpu = question.parameters * element_bytes};
 }
 
 }  // namespace ballast::tools

@@ -17,8 +17,9 @@ struct SizeQuestion {
   uint64_t parameters = 0;
   uint32_t trainers = 1;
   uint32_t servers = 1;
-  std::string optimizer;  // its name in the table of optimizers; empty: AdamW
-  std::string dtype;      // of weights and gradients: fp32, bf16, fp16; empty: bf16
+  std::string optimizer;    // its name in the table of optimizers; empty: AdamW
+  std::string dtype;        // of weights and gradients: fp32, bf16, fp16; empty: bf16
+  bool collective = false;  // trainers sum the gradients among them, and each pushes its share
 };
 
 // Bytes at one server.
@@ -34,6 +35,13 @@ struct SizeAnswer {
   uint64_t memory_max() const { return state + gradients_max + sums + weights; }
 };
 
+// Bytes at one trainer that collective= takes, besides parameters and gradients.
+struct TrainerSize {
+  uint64_t buckets = 0;    // one bucket, and one part of it
+  uint64_t sums_host = 0;  // of its share; of what is on the CPU only these pages are used
+  uint64_t sums_gpu = 0;   // at most, where all parameters are on a GPU
+};
+
 // "7e9", "350M", "7B": at least 1. INVALID_ARGUMENT names the text and these forms.
 absl::StatusOr<uint64_t> ParseParameters(const std::string& text);
 
@@ -41,5 +49,9 @@ absl::StatusOr<uint64_t> ParseParameters(const std::string& text);
 // tensors have at most 64 Mi elements. INVALID_ARGUMENT names an optimizer or dtype that is not
 // known, or what is above its limit.
 absl::StatusOr<std::vector<SizeAnswer>> SizeOf(const SizeQuestion& question);
+
+// As ballast.torch.shares takes it (docs/collectives.md#memory); zeros without `collective`.
+// Errors: those of SizeOf.
+absl::StatusOr<TrainerSize> TrainerSizeOf(const SizeQuestion& question);
 
 }  // namespace ballast::tools

@@ -10,7 +10,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
 #include "absl/status/status.h"
 #include "common/tensor/dtype.h"
@@ -46,9 +45,6 @@ class Collective {
   // Puts every rank's `share`, `bytes` bytes, into its part of `bucket`, world x `bytes`. The two
   // do not overlap. Bits stay as they are.
   virtual absl::Status AllGather(Place place, const void* share, void* bucket, size_t bytes) = 0;
-
-  // Per byte the largest of all ranks: with 0 and 1, whether any rank has a gradient. In place.
-  virtual absl::Status AnyOf(uint64_t round, std::span<uint8_t> present) = 0;
 
   // Ends the call under way and all later ones with `why`, which is not OK. Only the first counts.
   virtual void Abort(absl::Status why) = 0;

@@ -1,6 +1,5 @@
 #include "client/collective/local_collective.h"
 
-#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -61,20 +60,6 @@ class LocalCollective final : public Collective {
     };
     const std::string where = InBucket("all-gather", place);
     return group_->Run(rank_, {where, absl::StrCat(where, ", ", bytes, " bytes"), share, form});
-  }
-
-  absl::Status AnyOf(uint64_t round, std::span<uint8_t> present) override {
-    // The result replaces what others may still read.
-    const std::vector<uint8_t> mine(present.begin(), present.end());
-    const auto form = [&](const std::vector<const void*>& all) {
-      for (const void* other : all) {
-        const auto* bytes = static_cast<const uint8_t*>(other);
-        for (size_t i = 0; i < mine.size(); ++i) present[i] = std::max(present[i], bytes[i]);
-      }
-    };
-    const std::string where = AgreementOn(round);
-    return group_->Run(
-        rank_, {where, absl::StrCat(where, ", ", mine.size(), " tensors"), mine.data(), form});
   }
 
   void Abort(absl::Status why) override { (void)group_->EndWith(std::move(why)); }

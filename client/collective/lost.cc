@@ -17,8 +17,6 @@ std::string InBucket(const char* call, Place place) {
   return absl::StrCat(call, " of bucket ", place.bucket, " of round ", place.round);
 }
 
-std::string AgreementOn(uint64_t round) { return absl::StrCat("the agreement on round ", round); }
-
 absl::Status Late(const std::vector<uint32_t>& ranks, uint64_t epoch,
                   std::chrono::nanoseconds waited, const std::string& where) {
   const double seconds = std::chrono::duration<double>(waited).count();

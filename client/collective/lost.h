@@ -16,9 +16,6 @@ namespace ballast::collective {
 // "reduce-scatter of bucket 7 of round 812".
 std::string InBucket(const char* call, Place place);
 
-// "the agreement on round 812".
-std::string AgreementOn(uint64_t round);
-
 // UNAVAILABLE: "rank 3 of epoch 12 did not arrive within 60 s (in ...)"; "a rank" where `ranks` is
 // empty.
 absl::Status Late(const std::vector<uint32_t>& ranks, uint64_t epoch,

@@ -33,7 +33,6 @@ inline constexpr int kFloat16 = 6;
 inline constexpr int kFloat32 = 7;
 inline constexpr int kBfloat16 = 9;
 inline constexpr int kSum = 0;
-inline constexpr int kMax = 2;
 
 // Versions are 10000 * major + 100 * minor + patch since 2.9.
 // From 2.22 on, communicators that are aborted within a group are all marked before the first is
@@ -58,12 +57,10 @@ struct Functions {
   int (*comm_abort)(Comm comm);  // and frees it
   int (*group_start)();
   int (*group_end)();
-  // `count`: elements of a share, for the first two.
+  // `count`: elements of a share.
   int (*reduce_scatter)(const void* bucket, void* share, size_t count, int dtype, int op, Comm comm,
                         void* stream);
   int (*all_gather)(const void* share, void* bucket, size_t count, int dtype, Comm comm,
-                    void* stream);
-  int (*all_reduce)(const void* from, void* to, size_t count, int dtype, int op, Comm comm,
                     void* stream);
   const char* (*get_error_string)(int result);
   const char* (*get_last_error)(Comm comm);  // of the whole process; `comm` may be null

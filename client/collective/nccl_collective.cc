@@ -89,14 +89,6 @@ absl::Status NcclCollective::AllGather(Place place, const void* share, void* buc
   });
 }
 
-absl::Status NcclCollective::AnyOf(uint64_t round, std::span<uint8_t> present) {
-  const nccl::Functions& nccl = comms_->library().functions();
-  return Call(AgreementOn(round), [&](nccl::Comm comm, void* stream) {
-    return nccl.all_reduce(present.data(), present.data(), present.size(), nccl::kUint8, nccl::kMax,
-                           comm, stream);
-  });
-}
-
 void NcclCollective::Abort(absl::Status why) {
   MutexLock lock(&mutex_);
   if (stale_.ok()) stale_ = std::move(why);

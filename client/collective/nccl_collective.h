@@ -56,8 +56,6 @@ class NcclCollective final : public Collective {
   absl::Status ReduceScatter(Place place, DType dtype, const void* bucket, void* share,
                              size_t count) override;
   absl::Status AllGather(Place place, const void* share, void* bucket, size_t bytes) override;
-  // `present` is memory of the device.
-  absl::Status AnyOf(uint64_t round, std::span<uint8_t> present) override;
   void Abort(absl::Status why) override;
 
  private:

@@ -29,7 +29,6 @@ std::string FindAll(void* library, nccl::Functions* f) {
   Find(library, "ncclGroupEnd", &f->group_end, &missing);
   Find(library, "ncclReduceScatter", &f->reduce_scatter, &missing);
   Find(library, "ncclAllGather", &f->all_gather, &missing);
-  Find(library, "ncclAllReduce", &f->all_reduce, &missing);
   Find(library, "ncclGetErrorString", &f->get_error_string, &missing);
   Find(library, "ncclGetLastError", &f->get_last_error, &missing);
   return missing;

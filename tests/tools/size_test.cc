@@ -47,6 +47,26 @@ TEST(Size, ServersShareTheState) {
   EXPECT_EQ(state, 12u << 24);
 }
 
+TEST(Size, WithACollectiveTheServersHaveOneContributorAndTrainersABucketAndSums) {
+  constexpr uint64_t kMi = 1 << 20;
+  const SizeQuestion alone{.parameters = 8 * kMi};
+  SizeQuestion question{.parameters = 8 * kMi, .trainers = 4, .collective = true};
+  const auto answers = SizeOf(question);
+  ASSERT_TRUE(answers.ok()) << answers.status();
+  // But for 64 bytes per slot and extent.
+  const uint64_t cells = 3 * 8 * 64;
+  EXPECT_EQ(answers->front().gradients_max, SizeOf(alone)->front().gradients_max + cells);
+  EXPECT_EQ(answers->front().gradients_min, answers->front().gradients_max);
+  EXPECT_EQ(answers->front().sums, SizeOf(alone)->front().sums);
+  const auto trainer = TrainerSizeOf(question);
+  ASSERT_TRUE(trainer.ok()) << trainer.status();
+  EXPECT_EQ(trainer->buckets, (4 + 1) * kMi * 2) << "bf16";
+  EXPECT_EQ(trainer->sums_host, 2 * kMi * 2) << "two of eight extents";
+  EXPECT_EQ(trainer->sums_gpu, 8 * kMi * 2);
+  question.collective = false;
+  EXPECT_EQ(TrainerSizeOf(question)->buckets, 0u);
+}
+
 TEST(Size, AWrongNameIsNamed) {
   const auto kind = SizeOf({.parameters = 100, .optimizer = "AdamX"});
   EXPECT_THAT(std::string(kind.status().message()), testing::HasSubstr("AdamX"));

@@ -8,7 +8,6 @@
 #include <functional>
 #include <memory>
 #include <ostream>
-#include <span>
 #include <thread>
 #include <vector>
 
@@ -158,16 +157,6 @@ TEST_P(CollectiveConformance, AllGatherBringsEveryRanksBitsToAll) {
       ASSERT_TRUE(collective.AllGather({1, 2}, share.data(), bucket.data(), bytes).ok());
       for (size_t i = 0; i < bucket.size(); ++i) ASSERT_EQ(bucket[i], 0xF0 + i / bytes);
     }
-  });
-}
-
-TEST_P(CollectiveConformance, PresenceIsThatOfAnyRank) {
-  Run(3, [](Collective& collective) {
-    std::vector<uint8_t> present(5, 0);
-    present[collective.rank()] = 1;
-    present[4] = collective.rank() == 1 ? 1 : 0;
-    ASSERT_TRUE(collective.AnyOf(7, std::span<uint8_t>(present)).ok());
-    EXPECT_EQ(present, (std::vector<uint8_t>{1, 1, 1, 0, 1}));
   });
 }
 

@@ -9,7 +9,6 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstring>
@@ -271,18 +270,6 @@ FAKE_NCCL_API int ncclAllGather(const void* share, void* bucket, size_t count, i
     for (int rank = 0; rank < comm->segment->world(); ++rank) {
       char* part = static_cast<char*>(bucket) + static_cast<size_t>(rank) * count;
       std::memcpy(part, comm->segment->slot(rank), count);
-    }
-  });
-}
-
-FAKE_NCCL_API int ncclAllReduce(const void* from, void* to, size_t count, int dtype, int op,
-                                nccl::Comm comm, void*) {
-  if (dtype != nccl::kUint8 || op != nccl::kMax) return nccl::kInvalidArgument;
-  return Queue(comm, "all_reduce", std::to_string(count), from, count, [=] {
-    auto* bytes = static_cast<unsigned char*>(to);
-    for (int rank = 0; rank < comm->segment->world(); ++rank) {
-      const auto* slot = reinterpret_cast<const unsigned char*>(comm->segment->slot(rank));
-      for (size_t i = 0; i < count; ++i) bytes[i] = std::max(bytes[i], slot[i]);
     }
   });
 }

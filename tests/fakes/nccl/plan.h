@@ -1,7 +1,7 @@
 // The fault plan of the fake NCCL, of the environment variable FAKE_NCCL: entries with commas.
 //   version=22203            what ncclGetVersion answers
 //   1:reduce_scatter:3:die   rank 1 does this in its third reduce_scatter (counted from 1)
-// Calls: init, reduce_scatter, all_gather, all_reduce. Faults: never (the rank does not arrive, and
+// Calls: init, reduce_scatter, all_gather. Faults: never (the rank does not arrive, and
 // lives), fail (a remote error there), slow (it arrives late: after 200 looks), die (SIGKILL).
 //   notice                   ranks notice that another process has ended (a remote error)
 // Comes from: tests. Goes to: fake_nccl.cc. Thread safety: immutable.
