@@ -23,8 +23,7 @@ struct GateFiles {
   DeniedIdentities denied;
 };
 
-// A file whole. INVALID_ARGUMENT "path: why" when it is missing, above 4 MiB or writable by others
-// than its owner.
+// A file whole, of at most 4 MiB and writable by its owner only. Errors: as ReadGuardedFile.
 absl::StatusOr<std::string> ReadOwnedFile(const std::string& path);
 
 // Reads both into `files`. A file at fault leaves its part of `files` as it is, and the other one

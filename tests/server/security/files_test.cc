@@ -53,12 +53,17 @@ TEST_F(FilesTest, BothFilesAreRead) {
 }
 
 TEST_F(FilesTest, AFileAtFaultIsNamed) {
-  EXPECT_THAT(Error({Write("open", tokens_, 0644), ""}), HasSubstr("open: its mode 0644"));
+  EXPECT_THAT(
+      Error({Write("open", tokens_, 0644), ""}),
+      HasSubstr("open: has mode 0644, so others may read or write this file; chmod 0640 it"));
   EXPECT_EQ(Error({Write("group", tokens_, 0640), ""}), "");
-  EXPECT_THAT(Error({Write("write", tokens_, 0620), ""}), HasSubstr("its mode 0620"));
-  EXPECT_THAT(Error({"", Write("denied_write", "", 0666)}), HasSubstr("its mode 0666"));
-  EXPECT_THAT(Error({"/nonexistent/tokens", ""}), HasSubstr("/nonexistent/tokens: No such file"));
-  EXPECT_THAT(Error({testing::TempDir(), ""}), HasSubstr("not a file"));
+  EXPECT_THAT(Error({Write("write", tokens_, 0620), ""}), HasSubstr("has mode 0620"));
+  EXPECT_THAT(
+      Error({"", Write("denied_write", "", 0666)}),
+      HasSubstr("denied_write: has mode 0666, so others may write this file; chmod 0644 it"));
+  EXPECT_THAT(Error({"/nonexistent/tokens", ""}),
+              HasSubstr("/nonexistent/tokens: cannot be read: No such file"));
+  EXPECT_THAT(Error({testing::TempDir(), ""}), HasSubstr("is no regular file"));
   EXPECT_THAT(Error({Write("bad", "x\n", 0600), ""}), HasSubstr("gate_files_bad:1:1: "));
   EXPECT_THAT(Error({"", Write("denied_bad", "\nspiffe://e/admin\n", 0600)}),
               HasSubstr("denied_bad:2:1: identity"));
