@@ -1,7 +1,5 @@
 #include "common/tls/certificate.h"
 
-#include <openssl/pem.h>
-
 #include <algorithm>
 #include <ctime>
 #include <limits>
@@ -12,51 +10,10 @@
 #include "common/base/names.h"
 #include "common/base/status_macros.h"
 #include "common/tls/openssl_ptr.h"
+#include "common/tls/pem.h"
 
 namespace ballast {
 namespace {
-
-using Chain = std::vector<OpenSslPtr<X509>>;
-
-constexpr size_t kCertificatesMax = 256;
-
-absl::Status Bad(const TlsFile& file, absl::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat(file.path, ": ", what));
-}
-
-OpenSslPtr<BIO> Reader(const std::string& text) {
-  return OpenSslPtr<BIO>(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
-}
-
-// No file asks for a password: the process has no terminal.
-int NoPassword(char*, int, int, void*) { return 0; }
-
-absl::StatusOr<Chain> ParseCertificates(const TlsFile& file) {
-  ERR_clear_error();
-  const OpenSslPtr<BIO> reader = Reader(file.text);
-  Chain chain;
-  while (X509* next = PEM_read_bio_X509(reader.get(), nullptr, NoPassword, nullptr)) {
-    chain.emplace_back(next);
-    if (chain.size() > kCertificatesMax) {
-      return Bad(file, absl::StrCat("more than ", kCertificatesMax, " certificates"));
-    }
-  }
-  const unsigned long end = ERR_peek_last_error();
-  const bool at_end = ERR_GET_REASON(end) == PEM_R_NO_START_LINE;
-  if (!at_end) return Bad(file, absl::StrCat("damaged certificate: ", TakeOpenSslReason()));
-  ERR_clear_error();
-  if (chain.empty()) return Bad(file, "holds no certificate in PEM form");
-  return chain;
-}
-
-absl::StatusOr<OpenSslPtr<EVP_PKEY>> ParseKey(const TlsFile& file) {
-  ERR_clear_error();
-  const OpenSslPtr<BIO> reader = Reader(file.text);
-  OpenSslPtr<EVP_PKEY> key(PEM_read_bio_PrivateKey(reader.get(), nullptr, NoPassword, nullptr));
-  if (key != nullptr) return key;
-  ERR_clear_error();
-  return Bad(file, "holds no private key in PEM form without a password");
-}
 
 int64_t SecondsOf(const ASN1_TIME* time) {
   std::tm fields = {};
@@ -105,9 +62,9 @@ absl::Status CheckNames(const TlsFile& file, const CertificateFacts& facts,
   if (facts.uris == std::vector<std::string>{expected.uri}) return absl::OkStatus();
   std::vector<std::string> quoted;
   for (const std::string& uri : facts.uris) quoted.push_back(Quoted(uri));
-  return Bad(file,
-             absl::StrCat("has ", facts.uris.size(), " URI names (", absl::StrJoin(quoted, ", "),
-                          "); it must have exactly one, ", Quoted(expected.uri)));
+  return BadTlsFile(
+      file, absl::StrCat("has ", facts.uris.size(), " URI names (", absl::StrJoin(quoted, ", "),
+                         "); it must have exactly one, ", Quoted(expected.uri)));
 }
 
 // Whether the chain leads to an authority, for `end`.
@@ -131,9 +88,9 @@ absl::Status CheckChain(const TlsFiles& files, const Chain& chain, const Chain& 
     return absl::FailedPreconditionError(
         absl::StrCat(files.ca.path, ": the authority of ", files.certificate.path, ": ", words));
   }
-  return Bad(files.certificate,
-             absl::StrCat("does not lead to an authority in ", files.ca.path, " as a ",
-                          end == TlsEnd::kServer ? "server" : "client", ": ", words));
+  return BadTlsFile(files.certificate,
+                    absl::StrCat("does not lead to an authority in ", files.ca.path, " as a ",
+                                 end == TlsEnd::kServer ? "server" : "client", ": ", words));
 }
 
 CertificateFacts FactsOf(const Chain& chain, const Chain& authorities) {
@@ -165,8 +122,8 @@ absl::StatusOr<CertificateFacts> CheckTlsFiles(const TlsFiles& files,
   BALLAST_ASSIGN_OR_RETURN(const OpenSslPtr<EVP_PKEY> key, ParseKey(files.key));
   if (X509_check_private_key(chain[0].get(), key.get()) != 1) {
     ERR_clear_error();
-    return Bad(files.key, absl::StrCat("is not the key of the certificate ", files.certificate.path,
-                                       "; replace both together"));
+    return BadTlsFile(files.key, absl::StrCat("is not the key of the certificate ",
+                                              files.certificate.path, "; replace both together"));
   }
   const CertificateFacts facts = FactsOf(chain, authorities);
   BALLAST_RETURN_IF_ERROR(CheckDates(files.certificate, facts, now_s));

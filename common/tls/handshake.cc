@@ -1,7 +1,5 @@
 #include "common/tls/handshake.h"
 
-#include <netdb.h>
-#include <openssl/pem.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -16,6 +14,7 @@
 #include "common/base/names.h"
 #include "common/base/socket_address.h"
 #include "common/tls/openssl_ptr.h"
+#include "common/tls/pem.h"
 
 namespace ballast {
 namespace {
@@ -26,13 +25,11 @@ using SteadyClock = std::chrono::steady_clock;
 class Connection {
  public:
   Connection(const HostPort& to, SteadyClock::time_point deadline) : deadline_(deadline) {
-    addrinfo hints = {};
-    hints.ai_socktype = SOCK_STREAM;
-    addrinfo* found = nullptr;
-    const std::string port = std::to_string(to.port);
-    if (getaddrinfo(to.host.c_str(), port.c_str(), &hints, &found) != 0) return;
-    for (const addrinfo* one = found; one != nullptr && !open_; one = one->ai_next) TryOpen(*one);
-    freeaddrinfo(found);
+    const auto found = FindAddresses(to.host, to.port, SocketUse::kConnect);
+    if (!found.ok()) return;
+    for (const SocketAddress& one : *found) {
+      if (!open_) TryOpen(one);
+    }
   }
   ~Connection() { Close(); }
   Connection(const Connection&) = delete;
@@ -68,12 +65,10 @@ class Connection {
   }
 
  private:
-  void TryOpen(const addrinfo& address) {
+  void TryOpen(const SocketAddress& address) {
     Close();
-    fd_ = socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (fd_ < 0) return;
-    const bool at_once = connect(fd_, address.ai_addr, address.ai_addrlen) == 0;
-    if (!at_once && (errno != EINPROGRESS || !Wait(POLLOUT))) return;
+    fd_ = BeginConnect(address);
+    if (fd_ < 0 || !Wait(POLLOUT)) return;
     int error = 0;
     socklen_t bytes = sizeof(error);
     open_ = getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &bytes) == 0 && error == 0;
@@ -143,29 +138,22 @@ class Handshake {
   Connection* const connection_;
 };
 
-OpenSslPtr<BIO> Reader(const std::string& text) {
-  return OpenSslPtr<BIO>(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
-}
-
-void AddAuthorities(SSL_CTX* context, const std::string& text) {
-  const OpenSslPtr<BIO> reader = Reader(text);
-  while (const OpenSslPtr<X509> one{PEM_read_bio_X509(reader.get(), nullptr, nullptr, nullptr)}) {
+// Files that cannot be read add nothing: what is missing then shows in the handshake.
+void AddAuthorities(SSL_CTX* context, const TlsFile& ca) {
+  const absl::StatusOr<Chain> authorities = ParseCertificates(ca);
+  if (!authorities.ok()) return;
+  for (const auto& one : *authorities) {
     X509_STORE_add_cert(SSL_CTX_get_cert_store(context), one.get());
   }
 }
 
 void AddCertificate(SSL_CTX* context, const TlsFiles& files) {
-  const OpenSslPtr<BIO> reader = Reader(files.certificate.text);
-  bool first = true;
-  while (const OpenSslPtr<X509> one{PEM_read_bio_X509(reader.get(), nullptr, nullptr, nullptr)}) {
-    if (first) SSL_CTX_use_certificate(context, one.get());
-    if (!first) SSL_CTX_add1_chain_cert(context, one.get());
-    first = false;
-  }
-  const OpenSslPtr<BIO> key_reader = Reader(files.key.text);
-  const OpenSslPtr<EVP_PKEY> key(
-      PEM_read_bio_PrivateKey(key_reader.get(), nullptr, nullptr, nullptr));
-  if (key != nullptr) SSL_CTX_use_PrivateKey(context, key.get());
+  const absl::StatusOr<Chain> chain = ParseCertificates(files.certificate);
+  const absl::StatusOr<OpenSslPtr<EVP_PKEY>> key = ParseKey(files.key);
+  if (!chain.ok() || !key.ok()) return;
+  SSL_CTX_use_certificate(context, chain->front().get());
+  for (size_t i = 1; i < chain->size(); ++i) SSL_CTX_add1_chain_cert(context, (*chain)[i].get());
+  SSL_CTX_use_PrivateKey(context, key->get());
 }
 
 OpenSslPtr<SSL_CTX> MakeContext(const HandshakeQuestion& question) {
@@ -174,7 +162,7 @@ OpenSslPtr<SSL_CTX> MakeContext(const HandshakeQuestion& question) {
   const unsigned char alpn[] = {2, 'h', '2'};
   SSL_CTX_set_alpn_protos(context.get(), alpn, sizeof(alpn));
   if (!question.tls) return context;
-  AddAuthorities(context.get(), question.files.ca.text);
+  AddAuthorities(context.get(), question.files.ca);
   if (!question.files.key.text.empty()) AddCertificate(context.get(), question.files);
   SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER, nullptr);
   return context;

@@ -2,7 +2,6 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
@@ -20,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/address.h"
 #include "common/base/congestion_control.h"
+#include "common/base/socket_address.h"
 #include "common/base/status_macros.h"
 
 namespace ballast::server {
@@ -53,28 +53,16 @@ void Set(int fd, int level, int option, int value) {
   (void)setsockopt(fd, level, option, &value, sizeof(value));
 }
 
-int PortOf(const sockaddr* address) {
-  return ntohs(address->sa_family == AF_INET6
-                   ? reinterpret_cast<const sockaddr_in6*>(address)->sin6_port
-                   : reinterpret_cast<const sockaddr_in*>(address)->sin_port);
-}
-
-void SetPort(sockaddr* address, int port) {
-  auto& field = address->sa_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(address)->sin6_port
-                                               : reinterpret_cast<sockaddr_in*>(address)->sin_port;
-  field = htons(static_cast<uint16_t>(port));
-}
-
 // A socket that listens on `at`; -1 with errno. What a connection inherits is set here.
-int OpenListener(const addrinfo& at, bool both_kinds, std::chrono::milliseconds user_timeout) {
-  const int fd = socket(at.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+int OpenListener(const SocketAddress& at, bool both_kinds, std::chrono::milliseconds user_timeout) {
+  const int fd = OpenStreamSocket(at);
   if (fd < 0) return -1;
   Set(fd, SOL_SOCKET, SO_REUSEADDR, 1);
-  if (at.ai_family == AF_INET6) Set(fd, IPPROTO_IPV6, IPV6_V6ONLY, both_kinds ? 0 : 1);
+  if (at.family() == AF_INET6) Set(fd, IPPROTO_IPV6, IPV6_V6ONLY, both_kinds ? 0 : 1);
   Set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   Set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(user_timeout.count()));
   ChooseCongestionControl(fd);
-  if (bind(fd, at.ai_addr, at.ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0) return fd;
+  if (bind(fd, at.get(), at.bytes()) == 0 && listen(fd, SOMAXCONN) == 0) return fd;
   const int error = errno;
   close(fd);
   errno = error;
@@ -85,7 +73,7 @@ int BoundPort(int fd) {
   sockaddr_storage bound{};
   socklen_t bytes = sizeof(bound);
   auto* const address = reinterpret_cast<sockaddr*>(&bound);
-  return getsockname(fd, address, &bytes) == 0 ? PortOf(address) : 0;
+  return getsockname(fd, address, &bytes) == 0 ? SocketAddress(address, bytes).port() : 0;
 }
 
 bool IsOutOfDescriptors(int error) {
@@ -111,17 +99,13 @@ absl::StatusOr<std::unique_ptr<PosixSockets>> PosixSockets::Listen(
 }
 
 absl::Status PosixSockets::Bind(const std::string& host, std::chrono::milliseconds user_timeout) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE;
-  addrinfo* found = nullptr;
-  const int failed = getaddrinfo(host.c_str(), nullptr, &hints, &found);
-  if (failed != 0) return absl::UnavailableError(gai_strerror(failed));
+  BALLAST_ASSIGN_OR_RETURN(std::vector<SocketAddress> found,
+                           FindAddresses(host, port_, SocketUse::kListen));
   absl::Status status = absl::OkStatus();
   const bool wildcard = IsWildcard(host);
-  for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
-    SetPort(at->ai_addr, port_);
-    const int fd = OpenListener(*at, wildcard, user_timeout);
+  for (SocketAddress& at : found) {
+    at.SetPort(port_);  // The first socket has found a free one where none is named.
+    const int fd = OpenListener(at, wildcard, user_timeout);
     if (fd < 0) {
       status = absl::UnavailableError(std::strerror(errno));
       continue;
@@ -129,7 +113,6 @@ absl::Status PosixSockets::Bind(const std::string& host, std::chrono::millisecon
     listeners_.push_back(fd);
     port_ = BoundPort(fd);
   }
-  freeaddrinfo(found);
   return listeners_.empty() ? status : absl::OkStatus();
 }
 
