@@ -37,6 +37,7 @@
 #include "server/rpc/trainer_stream.h"
 #include "server/server_security.h"
 #include "server/server_storage.h"
+#include "server/setting_place.h"
 #include "server/settings.h"
 #include "server/simd/isa.h"
 #include "server/snapshot_times.h"
@@ -250,7 +251,10 @@ absl::Status ServerImpl::OpenAdmin() {
   options.host = listen.host == "localhost" ? "127.0.0.1" : listen.host;
   options.port = listen.port;
   if (const std::string& file = config_.admin().token_file(); !file.empty()) {
-    BALLAST_ASSIGN_OR_RETURN(options.token, ReadTokenFile(file));
+    absl::StatusOr<std::string> token = ReadTokenFile(file);
+    const FileSetting setting{"admin.token_file", file};
+    if (!token.ok()) return WithPlace(token.status(), options_.loaded, {setting});
+    options.token = *std::move(token);
   }
   AdminPages pages;
   pages.metrics = &metrics_->registry();

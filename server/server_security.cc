@@ -2,14 +2,12 @@
 
 #include <ctime>
 #include <utility>
-#include <vector>
 
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "server/config/quota_file.h"
+#include "server/setting_place.h"
 
 namespace ballast::server {
 namespace {
@@ -19,21 +17,19 @@ constexpr std::chrono::nanoseconds kTlsLookInterval = std::chrono::seconds(1);
 
 }  // namespace
 
-ServerSecurity::ServerSecurity(const config::v1::ServerConfig& config, ServerMetrics* metrics)
-    : paths_(
-          {.tokens = config.security().tokens_file(), .denied = config.security().denied_file()}),
-      quotas_file_(config.security().quotas_file()),
-      quotas_(std::make_shared<Quotas>(config.cluster().id())),
-      gate_({.secured = config.security().mode() == config::v1::SECURITY_MODE_TLS,
-             .domain = config.security().trust_domain()},
+ServerSecurity::ServerSecurity(const config::LoadedConfig& loaded, ServerMetrics* metrics)
+    : loaded_(loaded),
+      quotas_(std::make_shared<Quotas>(loaded.config.cluster().id())),
+      gate_({.secured = loaded.config.security().mode() == config::v1::SECURITY_MODE_TLS,
+             .domain = loaded.config.security().trust_domain()},
             metrics),
       audit_(RealClock::Get(), &WriteAuditLine) {}
 
 absl::StatusOr<std::unique_ptr<ServerSecurity>> ServerSecurity::Open(
     const config::LoadedConfig& loaded, ServerMetrics* metrics, Executor* executor) {
-  std::unique_ptr<ServerSecurity> security(new ServerSecurity(loaded.config, metrics));
-  BALLAST_RETURN_IF_ERROR(security->ReadGate());
-  BALLAST_RETURN_IF_ERROR(security->ReadQuotas());
+  std::unique_ptr<ServerSecurity> security(new ServerSecurity(loaded, metrics));
+  const std::vector<absl::Status> faults = security->ReadFiles();
+  if (!faults.empty()) return faults.front();
   if (!security->gate_.secured()) return security;
   const auto now_s = [] { return static_cast<int64_t>(std::time(nullptr)); };
   BALLAST_ASSIGN_OR_RETURN(security->tls_,
@@ -42,35 +38,38 @@ absl::StatusOr<std::unique_ptr<ServerSecurity>> ServerSecurity::Open(
   return security;
 }
 
-absl::Status ServerSecurity::ReadGate() {
+std::vector<absl::Status> ServerSecurity::ReadFiles() {
+  const config::v1::Security& security = loaded_.config.security();
   GateFiles files = *gate_.files();
-  absl::Status status = ReadGateFiles(paths_, gate_.domain(), &files);
+  std::vector<absl::Status> faults;
+  const auto note = [&](absl::Status status, const char* setting, const std::string& path) {
+    if (!status.ok()) faults.push_back(WithPlace(status, loaded_, {{setting, path}}));
+  };
+  note(ReadTokens(security.tokens_file(), gate_.domain(), &files.tokens), "security.tokens_file",
+       security.tokens_file());
+  note(ReadDenied(security.denied_file(), gate_.domain(), &files.denied), "security.denied_file",
+       security.denied_file());
   gate_.Replace(std::move(files));
-  return status;
+  note(ReadQuotas(security.quotas_file()), "security.quotas_file", security.quotas_file());
+  return faults;
 }
 
-absl::Status ServerSecurity::ReadQuotas() {
-  if (quotas_file_.empty()) return absl::OkStatus();
-  BALLAST_ASSIGN_OR_RETURN(const std::string text, ReadOwnedFile(quotas_file_));
-  BALLAST_ASSIGN_OR_RETURN(QuotaTable limits, config::ParseQuotas(text, quotas_file_));
+absl::Status ServerSecurity::ReadQuotas(const std::string& path) {
+  if (path.empty()) return absl::OkStatus();
+  BALLAST_ASSIGN_OR_RETURN(const std::string text, ReadOwnedFile(path));
+  BALLAST_ASSIGN_OR_RETURN(QuotaTable limits, config::ParseQuotas(text, path));
   quotas_->SetLimits(std::move(limits));
   return absl::OkStatus();
 }
 
 absl::Status ServerSecurity::Reload() {
-  std::vector<std::string> faults;
-  for (const absl::Status& status : {ReadGate(), ReadQuotas()}) {
-    for (const absl::string_view line : absl::StrSplit(status.message(), '\n', absl::SkipEmpty())) {
-      BALLAST_LOG(WARN) << line << "; what this file said before stays in force";
-      faults.emplace_back(line);
-    }
+  absl::Status first;
+  for (const absl::Status& fault : ReadFiles()) {
+    BALLAST_LOG(WARN) << fault.message() << "; what this file said before stays in force";
+    first.Update(fault);
   }
-  if (tls_ != nullptr) {
-    const absl::Status tls = tls_->Reload();  // It logs what is wrong.
-    if (!tls.ok()) faults.emplace_back(tls.message());
-  }
-  if (faults.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrJoin(faults, "\n"));
+  if (tls_ != nullptr) first.Update(tls_->Reload());  // It logs what is wrong.
+  return first;
 }
 
 std::shared_ptr<grpc::ServerCredentials> ServerSecurity::ServerCredentials() const {

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -25,13 +26,14 @@ namespace ballast::server {
 class ServerSecurity {
  public:
   // Reads the files that `loaded` names, and looks at certificates again on `executor`. Errors:
-  // those of ReadGateFiles and ServerTls::Open. `loaded`, `metrics` and `executor` outlive it.
+  // those of ReadTokens and ReadDenied, with the setting and where it stands, and of
+  // ServerTls::Open. `loaded`, `metrics` and `executor` outlive it.
   static absl::StatusOr<std::unique_ptr<ServerSecurity>> Open(const config::LoadedConfig& loaded,
                                                               ServerMetrics* metrics,
                                                               Executor* executor);
 
   // Reads the files again: after SIGHUP. A file at fault is named in the log and changes nothing;
-  // the others take effect. Errors as Open's, a line for each file.
+  // the others take effect. Returns the first error, as Open.
   absl::Status Reload();
 
   bool secured() const { return tls_ != nullptr; }
@@ -46,14 +48,14 @@ class ServerSecurity {
   AuditLog* audit() { return &audit_; }
 
  private:
-  ServerSecurity(const config::v1::ServerConfig& config, ServerMetrics* metrics);
+  ServerSecurity(const config::LoadedConfig& loaded, ServerMetrics* metrics);
 
-  // Each file by itself: the gate's, and the quotas.
-  absl::Status ReadGate();
-  absl::Status ReadQuotas();
+  // Each file by itself: one at fault changes nothing, and is a fault with the place of its
+  // setting.
+  std::vector<absl::Status> ReadFiles();
+  absl::Status ReadQuotas(const std::string& path);
 
-  const GatePaths paths_;
-  const std::string quotas_file_;  // empty: nothing is limited
+  const config::LoadedConfig& loaded_;
   const std::shared_ptr<Quotas> quotas_;
   Gate gate_;
   AuditLog audit_;

@@ -6,11 +6,10 @@
 #include <system_error>
 #include <utility>
 
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/security/identity.h"
+#include "server/setting_place.h"
 
 namespace ballast::server {
 namespace {
@@ -42,7 +41,7 @@ absl::StatusOr<std::shared_ptr<ServerTls>> ServerTls::Open(const config::LoadedC
   const std::shared_ptr<ServerTls> tls(new ServerTls(loaded, std::move(staged), std::move(now_s)));
   tls->AddMetrics(registry);
   const absl::Status status = tls->loader_->Load();
-  if (!status.ok()) return absl::Status(status.code(), tls->Described(status));
+  if (!status.ok()) return tls->Described(status);
   tls->Count(status);
   tls->credentials_ = std::make_unique<const WatchedCredentials>(tls->staged_->paths());
   return tls;
@@ -72,26 +71,18 @@ void ServerTls::AddMetrics(MetricRegistry* registry) {
                 std::shared_ptr<const Counter>(bad_));
 }
 
-std::string ServerTls::Described(const absl::Status& status) const {
+absl::Status ServerTls::Described(const absl::Status& status) const {
   const config::v1::Security& security = loaded_.config.security();
-  const std::pair<const char*, const std::string&> files[] = {
-      {"security.ca", security.ca()},
-      {"security.certificate", security.certificate()},
-      {"security.key", security.key()}};
-  for (const auto& [setting, path] : files) {
-    if (!absl::StartsWith(status.message(), absl::StrCat(path, ":"))) continue;
-    const auto origin = loaded_.origins.find(setting);
-    const std::string place =
-        origin == loaded_.origins.end() ? "" : absl::StrCat(origin->second, ": ");
-    return absl::StrCat(place, setting, ": ", status.message());
-  }
-  return std::string(status.message().data(), status.message().size());
+  return WithPlace(status, loaded_,
+                   {{"security.ca", security.ca()},
+                    {"security.certificate", security.certificate()},
+                    {"security.key", security.key()}});
 }
 
 // Of each load that was done since the last time, and of each new complaint, one line.
 void ServerTls::Count(const absl::Status& status) {
   const TlsState state = loader_->state();
-  const std::string complaint = status.ok() ? "" : Described(status);
+  const std::string complaint(Described(status).message());
   bool loaded = false;
   bool complains = false;
   {
@@ -115,8 +106,7 @@ void ServerTls::Count(const absl::Status& status) {
 absl::Status ServerTls::Reload() {
   const absl::Status status = loader_->Load();
   Count(status);
-  if (status.ok()) return status;
-  return absl::Status(status.code(), Described(status));
+  return Described(status);
 }
 
 void ServerTls::Look() { Count(loader_->LoadIfChanged()); }

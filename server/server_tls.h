@@ -48,8 +48,8 @@ class ServerTls : public std::enable_shared_from_this<ServerTls> {
             std::function<int64_t()> now_s);
 
   void AddMetrics(MetricRegistry* registry);
-  // What to say of `status`, with the place in the configuration where its file is named.
-  std::string Described(const absl::Status& status) const;
+  // `status` with the place in the configuration where its file is named.
+  absl::Status Described(const absl::Status& status) const;
   void Look();
   void Count(const absl::Status& status);
 

@@ -8,9 +8,16 @@ namespace {
 
 constexpr size_t kFileBytesMax = 4 << 20;
 
+}  // namespace
+
+absl::StatusOr<std::string> ReadOwnedFile(const std::string& path) {
+  return ReadGuardedFile(path, FileGuard::kWrite, kFileBytesMax);
+}
+
 absl::Status ReadTokens(const std::string& path, const std::string& domain, TokenTable* tokens) {
   if (path.empty()) return absl::OkStatus();
-  BALLAST_ASSIGN_OR_RETURN(const std::string text, ReadGuardedFile(path, FileGuard::kOthers, kFileBytesMax));
+  BALLAST_ASSIGN_OR_RETURN(const std::string text,
+                           ReadGuardedFile(path, FileGuard::kOthers, kFileBytesMax));
   BALLAST_ASSIGN_OR_RETURN(*tokens, TokenTable::Parse(text, path, domain));
   return absl::OkStatus();
 }
@@ -18,23 +25,10 @@ absl::Status ReadTokens(const std::string& path, const std::string& domain, Toke
 absl::Status ReadDenied(const std::string& path, const std::string& domain,
                         DeniedIdentities* denied) {
   if (path.empty()) return absl::OkStatus();
-  BALLAST_ASSIGN_OR_RETURN(const std::string text, ReadGuardedFile(path, FileGuard::kWrite, kFileBytesMax));
+  BALLAST_ASSIGN_OR_RETURN(const std::string text,
+                           ReadGuardedFile(path, FileGuard::kWrite, kFileBytesMax));
   BALLAST_ASSIGN_OR_RETURN(*denied, DeniedIdentities::Parse(text, path, domain));
   return absl::OkStatus();
-}
-
-}  // namespace
-
-absl::StatusOr<std::string> ReadOwnedFile(const std::string& path) {
-  return ReadGuardedFile(path, FileGuard::kWrite, kFileBytesMax);
-}
-
-absl::Status ReadGateFiles(const GatePaths& paths, const std::string& domain, GateFiles* files) {
-  absl::Status tokens = ReadTokens(paths.tokens, domain, &files->tokens);
-  absl::Status denied = ReadDenied(paths.denied, domain, &files->denied);
-  if (tokens.ok()) return denied;
-  if (denied.ok()) return tokens;
-  return absl::InvalidArgumentError(absl::StrCat(tokens.message(), "\n", denied.message()));
 }
 
 }  // namespace ballast::server

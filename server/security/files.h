@@ -13,11 +13,6 @@
 
 namespace ballast::server {
 
-struct GatePaths {
-  std::string tokens;  // empty: no tokens
-  std::string denied;  // empty: no identity is denied
-};
-
 struct GateFiles {
   TokenTable tokens;
   DeniedIdentities denied;
@@ -26,11 +21,12 @@ struct GateFiles {
 // A file whole, of at most 4 MiB and writable by its owner only. Errors: as ReadGuardedFile.
 absl::StatusOr<std::string> ReadOwnedFile(const std::string& path);
 
-// Reads both into `files`. A file at fault leaves its part of `files` as it is, and the other one
-// is read all the same: a bad file of tokens must not keep a revocation out. INVALID_ARGUMENT, a
-// line for each file at fault: "path:line:column: why", or "path: why" for a file that is missing,
-// above 4 MiB, writable by others than its owner, or, with tokens, readable by others than its
-// owner and group.
-absl::Status ReadGateFiles(const GatePaths& paths, const std::string& domain, GateFiles* files);
+// Each reads its file into `tokens` or `denied`, which stays as it is when the file is at fault or
+// `path` is empty. The two are apart: a bad file of tokens must not keep a revocation out. A file
+// of tokens must not be readable by others than its owner and group. Errors: as ReadOwnedFile;
+// INVALID_ARGUMENT "path:line:column: why".
+absl::Status ReadTokens(const std::string& path, const std::string& domain, TokenTable* tokens);
+absl::Status ReadDenied(const std::string& path, const std::string& domain,
+                        DeniedIdentities* denied);
 
 }  // namespace ballast::server

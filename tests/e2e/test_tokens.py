@@ -133,3 +133,52 @@ def test_a_revocation_takes_effect_whatever_else_is_broken(ballastd, files, tmp_
         server.process.send_signal(signal.SIGHUP)
         wait_for(lambda: code("operator") == 7, "the refusal of a denied operator")
         assert code("trainer") == 0
+
+
+def test_a_list_of_tokens_at_fault_is_named_with_its_place(ballastd, files, tmp_path):
+    listed = tmp_path / "tokens"
+    config = tmp_path / "server.yaml"
+    config.write_text(
+        f"security:\n  mode: tls\n  ca: {files}/ca.pem\n  certificate: {files}/server-0.pem\n"
+        f"  key: {files}/server-0.key\n  tokens_file: {listed}\n"
+    )
+    unknown_role = (files / "tokens").read_text().replace("/operator", "/wizard")
+
+    def write(text: str, mode: int = 0o600) -> None:
+        listed.write_text(text)
+        listed.chmod(mode)
+
+    def start() -> str:
+        command = [ballastd, "--config", config, "--data-dir", tmp_path / "data"]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert ended.returncode == 1
+        return ended.stderr
+
+    place = f"server.yaml:6:16: security.tokens_file: {listed}:"
+    assert f"{place} cannot be read" in start()
+    write("", 0o644)
+    assert f"{place} has mode 0644, so others may read or write this file" in start()
+    write(unknown_role)
+    assert f"{place}2:73: identity" in start()
+
+    write((files / "tokens").read_text())
+    with OneServer(ballastd, tmp_path, "--config", str(config)) as server:
+        write(unknown_role)
+        server.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: f"{place}2:73: identity" in server.log, "the mistake")
+        flags = ["--tls-ca", files / "ca.pem", "--token-file", files / "operator.token"]
+        shown = server.ctl("jobs", "list", *map(str, flags))
+        assert shown.returncode == 0, shown.stderr
+
+
+def test_a_handshake_that_stalls_is_closed(ballastd, files, tmp_path):
+    flags = ["security.mode=tls", f"security.ca={files}/ca.pem",
+             f"security.certificate={files}/server-0.pem", f"security.key={files}/server-0.key"]
+    sets = [word for flag in flags for word in ("--set", flag)]
+    hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"  # its first bytes
+    with OneServer(ballastd, tmp_path, *sets, BALLAST_TIME_SCALE="0.2") as server:
+        with server.connect() as stranger:
+            stranger.sendall(hello)
+            assert stranger.recv(4096) == b""
+        assert server.page("healthz")[0] == 200
+        assert "handshake" not in server.log.lower()
