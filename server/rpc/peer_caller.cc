@@ -15,7 +15,9 @@
 namespace ballast::server {
 namespace {
 
-constexpr char kToldNoNumber[] = "has not told this server its number yet";
+constexpr char kToldNoNumber[] =
+    "has not told this server its number yet: it starts, waits for its peers file, or does not "
+    "reach this server";
 
 grpc::ByteBuffer OwnHello(const PeerLinkConfig& config, uint32_t server) {
   v1::PeerHello hello;
