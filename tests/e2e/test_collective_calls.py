@@ -26,7 +26,7 @@ def said(tmp_path_factory) -> list[dict]:
     fake = built_ballastd().parent.parent / "tests" / "nccl"
     assert (fake / "libnccl.so.2").exists(), "build the target fake_nccl"
     environ = {
-        **os.environ, "OMP_NUM_THREADS": "1", "LD_LIBRARY_PATH": str(fake), "FAKE_NCCL": "",
+        **os.environ, "OMP_NUM_THREADS": "1", "LD_LIBRARY_PATH": str(fake), "FAKE_NCCL": "notice",
         "BALLAST_NCCL_ON_HOST": "1",
     }  # fmt: skip
     folder = tmp_path_factory.mktemp("calls")
