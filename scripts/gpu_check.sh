@@ -25,7 +25,7 @@ run() {  # name, command: its last lines, and whether it passed
   shift
   "$@" >"$said" 2>&1 || code=$?
   # Where all were skipped, nothing was shown.
-  if [[ $code == 0 ]] && ! grep -q passed "$said"; then code="nothing ran"; fi
+  if [[ $code == 0 ]] && ! grep -qi passed "$said"; then code="nothing ran"; fi
   printf '\n### %s: %s\n\n' "$name" "$([[ $code == 0 ]] && echo passed || echo "FAILED ($code)")"
   sed 's/^/    /' "$said" | tail -n 40
   [[ $code == 0 ]] || failed=1
@@ -42,4 +42,11 @@ printf '    %s\n' "Ballast $version" \
 while read -r gpu; do printf '    GPU %s\n' "$gpu"; done <<<"$gpus"
 run "ctest -L gpu" ctest --test-dir "$build" -L gpu --no-tests=error --output-on-failure
 run "pytest -m gpu" "$python" -m pytest -q -m gpu tests/python
+if command -v compute-sanitizer >/dev/null; then
+  run "compute-sanitizer" compute-sanitizer --error-exitcode 9 \
+    "$build/tests/client/device/device_conformance_test" '--gtest_filter=*/cuda:Gpu.*'
+else
+  printf '\n### compute-sanitizer: not installed, nothing was run\n'
+fi
+run "copies and steps" "$python" bench/gpu_bench.py
 exit "$failed"
