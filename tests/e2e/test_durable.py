@@ -284,6 +284,35 @@ def test_without_durability_a_killed_server_ends_the_job(start_cluster):
         assert isinstance(error_of_step(opt), ballast.ServerLost)
 
 
+@pytest.mark.parametrize("durability", ["none", "power"])
+def test_an_attach_to_a_new_job_waits_for_a_server_that_is_killed_meanwhile(
+    start_cluster, durability
+):
+    cluster = start_cluster(2)
+    wait_for(lambda: "peer is reachable" in cluster.log(0), "the servers to find each other")
+    trainers = []
+
+    def begin(slot: int, job: str):
+        p = torch.nn.Parameter(torch.ones(1000))
+        p.grad = torch.ones(1000)
+        one = Trainers(cluster, {slot: [p]}, job=job, world=2, durability=durability)
+        trainers.append(one)
+        return one.start(lambda opt: opt.step())[0]
+
+    job = fresh_job()
+    first = begin(0, job)
+    wait_for(lambda: job in cluster.jobs(0), "the attach of the first trainer")
+    cluster.kill(1, signal.SIGKILL)
+    wait_for(lambda: "peer lost" in cluster.log(0), "the home to notice")
+    second = begin(1, job)
+    cluster.restart(1)
+    for future in (first, second):
+        future.result(60)
+    for one in trainers:
+        assert one.optimizers[0].last_report["round"] == 1
+        one.close()
+
+
 def test_a_server_that_stays_away_too_long_is_named(start_cluster):
     cluster = start_cluster(2)
     replicas = [[torch.nn.Parameter(torch.ones(1000))] for _ in range(2)]
@@ -323,7 +352,6 @@ def gone(cluster, server: int):
     other = 1 - server
     wait_for(lambda: "peer is reachable" in cluster.log(other), "the servers to find each other")
     cluster.kill(server, signal.SIGKILL)
-    # An attach that is under way by then is told at once that the server was lost.
     wait_for(lambda: "peer lost" in cluster.log(other), "the other to notice")
     yield
     cluster.restart(server)

@@ -38,15 +38,16 @@ constexpr int kTriesToExplain = 3;
 // The server's answer that names the missing slots should come before our own deadline.
 constexpr milliseconds kServerHeadStart{5000};
 
-// Worth another try: the server is away. `resuming`: another server of the job may be, or may not
-// have followed the home into the job's epoch yet.
+// Worth another try: the server is away, or another one without which the home makes no job.
+// `resuming`: another server of the job may have no disk at the moment, or may not have followed
+// the home into the job's epoch yet.
 bool IsTransient(const absl::Status& status, bool resuming) {
   if (IsAway(status)) return true;
   const Reason reason = ReasonOf(status);
   const bool unavailable = status.code() == absl::StatusCode::kUnavailable;
+  if (unavailable && reason == Reason::kServerLost) return true;
   return resuming &&
-         (reason == Reason::kFutureEpoch ||
-          (unavailable && (reason == Reason::kServerLost || reason == Reason::kStorageFailed)));
+         (reason == Reason::kFutureEpoch || (unavailable && reason == Reason::kStorageFailed));
 }
 
 // The search for a job's home, with one deadline over all tries.

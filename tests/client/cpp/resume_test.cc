@@ -176,6 +176,21 @@ TEST_F(ResumeTest, AttachIsTriedAgainWhileAServerIsAway) {
   EXPECT_EQ(Server(0).attaches[0].incarnation(), Server(0).attaches[3].incarnation());
 }
 
+TEST_F(ResumeTest, ANewJobWaitsForAServerThatIsAwayToo) {
+  for (const Durability durability : {Durability::kNone, Durability::kPower}) {
+    client_.reset();
+    servers_.clear();
+    job_.servers.clear();
+    StartServers(1);
+    options_.durability = durability;
+    options_.resume = Resume::kNever;
+    AnswerAttach({ReasonedError(absl::StatusCode::kUnavailable, Reason::kServerLost,
+                                "server 4 was lost (killed)")});
+    ASSERT_TRUE(Attach().ok());
+    EXPECT_EQ(Server(0).attaches.size(), 2u);
+  }
+}
+
 TEST_F(ResumeTest, AnAttachTellsWhichServerKeepsItWaiting) {
   StartResumable(1, 5);
   options_.time_scale = 0.01;  // 3 s become 30 ms
