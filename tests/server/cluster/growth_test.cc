@@ -91,6 +91,12 @@ class GrowthTest : public ::testing::Test {
     EXPECT_EQ(one.status(), other.status());
     return one;
   }
+  Amounts Used(uint32_t id) {
+    Answer<std::vector<JobStatus>> jobs;
+    cluster_.At(id)->operators()->Status(jobs.Setter());
+    jobs.Get();
+    return cluster_.QuotasOf(id)->UseOf(kDefaultTenant).used;
+  }
   // Server 1 has no disk for the growth that server 0 has made its files for.
   void GrowInVain() {
     cluster_.Disk(1)->SetCapacity(4096);
@@ -176,6 +182,36 @@ TEST_F(GrowthTest, ADiskThatIsTooSmallAnywhereLeavesTheJobAsItWas) {
   cluster_.Disk(1)->SetCapacity(uint64_t{1} << 30);
   ASSERT_TRUE(GrowBoth().ok()) << "the job continues, and may grow when there is room";
   ExpectLayout(2);
+}
+
+TEST_F(GrowthTest,
+       AGrowthAboveTheQuotaAtOneServerLeavesTheJobAsItWasAndALaterOneIsCountedToTheByte) {
+  for (uint64_t Amounts::*resource : {&Amounts::disk_bytes, &Amounts::dram_bytes}) {
+    const Amounts before = Used(1);
+    QuotaTable table;
+    table.others.*resource = before.*resource;
+    cluster_.QuotasOf(1)->SetLimits(table);
+    const absl::Status refused = GrowBoth(5000).status();
+    EXPECT_EQ(ReasonOf(refused), Reason::kOverQuota) << refused;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("at server 1"));
+    ExpectLayout(1);
+    EXPECT_EQ(Used(1), before);
+    cluster_.QuotasOf(1)->SetLimits({});
+  }
+  ASSERT_TRUE(GrowBoth(5000).ok());
+  ExpectLayout(2, 5000);
+  for (const bool restarted : {false, true}) {
+    for (const uint32_t id : {0u, 1u}) {
+      if (restarted) cluster_.Restart(id);
+      const JobPlan plan = cluster_.Record(id, job_);
+      const uint64_t disk = testing::MakeStore(cluster_.Disk(id), id)->DiskBytes(plan, id);
+      while (Used(id).disk_bytes != disk) {  // The old files go behind the answer.
+      }
+      EXPECT_EQ(Used(id).jobs, 1u);
+      EXPECT_EQ(Used(id).seats, 2u);
+      EXPECT_EQ(Used(id).dram_bytes, cluster_.At(id)->operators()->memory_used_bytes());
+    }
+  }
 }
 
 TEST_F(GrowthTest, FilesOfAnAttemptInVainAreNotThoseOfAnotherGrowth) {

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "gmock/gmock.h"
+#include "server/cluster/export_book.h"
 #include "server/cluster/snapshot_files.h"
 #include "server/round/job_plan.h"
 #include "tests/server/cluster/durable_jobs_fixture.h"
@@ -219,13 +220,7 @@ class StoredJobsRun {
   }
   void Check() const {
     for (const char* tenant : {"a", "b"}) {
-      Amounts expected;
-      for (const auto& [id, job] : jobs_) {
-        if (job.plan.tenant != tenant) continue;
-        expected.jobs += 1;
-        expected.disk_bytes += store_->DiskBytes(job.plan, 0) + job.left_over;
-      }
-      EXPECT_EQ(quotas_->UseOf(tenant).used, expected) << tenant;
+      EXPECT_EQ(quotas_->UseOf(tenant).used, UsedBy(tenant)) << tenant;
     }
   }
   uint64_t refused() const { return refused_; }
@@ -241,8 +236,29 @@ class StoredJobsRun {
     plan.tenant = id % 2 == 0 ? "a" : "b";
     return plan;
   }
+  // By the model: whether the tenant may have so much instead of `had`.
+  bool Allows(const std::string& tenant, const Amounts& had, const Amounts& wants) const {
+    const Amounts used = UsedBy(tenant);
+    const auto fits = [&](uint64_t Amounts::*resource) {
+      if (wants.*resource <= had.*resource) return true;
+      return used.*resource - had.*resource + wants.*resource <= limits_.*resource;
+    };
+    return fits(&Amounts::jobs) && fits(&Amounts::disk_bytes);
+  }
+  Amounts UsedBy(const std::string& tenant) const {
+    Amounts used;
+    for (const auto& [id, job] : jobs_) {
+      if (job.plan.tenant != tenant) continue;
+      used.jobs += 1;
+      used.disk_bytes += store_->DiskBytes(job.plan, 0) + job.left_over;
+    }
+    return used;
+  }
   void Create(uint64_t id) {
-    const auto made = store_->Create(PlanOf(id));
+    const JobPlan plan = PlanOf(id);
+    const Amounts wants{.jobs = 1, .disk_bytes = store_->DiskBytes(plan, 0)};
+    const auto made = store_->Create(plan);
+    EXPECT_EQ(made.ok(), Allows(plan.tenant, {}, wants)) << made.status();
     EXPECT_EQ(made.ok(), ReasonOf(made.status()) != Reason::kOverQuota) << made.status();
     if (made.ok()) jobs_[id] = {PlanOf(id)};
     refused_ += made.ok() ? 0 : 1;
@@ -254,7 +270,10 @@ class StoredJobsRun {
   void Grow(Job* job, bool saved) {
     JobPlan grown = job->plan;
     grown.layout_version += 1;
+    const Amounts wants{.disk_bytes = store_->DiskBytes(grown, 0)};
+    const bool allowed = Allows(grown.tenant, {.disk_bytes = job->left_over}, wants);
     const auto made = store_->Grow(grown);
+    EXPECT_EQ(made.ok(), allowed) << made.status();
     if (!made.ok()) {
       EXPECT_EQ(ReasonOf(made.status()), Reason::kOverQuota) << made.status();
       ++refused_;
@@ -279,6 +298,7 @@ class StoredJobsRun {
     EXPECT_TRUE(store_->Load().ok());
     table.others.disk_bytes = store_->DiskBytes(PlanOf(1), 0) * 3;
     quotas_->SetLimits(table);
+    limits_ = table.others;
     for (auto& [id, job] : jobs_) job.left_over = 0;
   }
 
@@ -286,6 +306,7 @@ class StoredJobsRun {
   DurableDisk disk_;
   std::shared_ptr<Quotas> quotas_;
   std::unique_ptr<JobStore> store_;
+  Amounts limits_;
   std::map<uint64_t, Job> jobs_;
   uint64_t refused_ = 0;
 };
@@ -310,12 +331,9 @@ class SnapshotQuotasTest : public ::testing::Test {
  protected:
   static constexpr uint64_t kId = 0xabc;
 
-  SnapshotQuotasTest() : plan_(DurablePlan()), self_(Config(quotas_)) {
+  SnapshotQuotasTest() : plan_(DurablePlan()) {
     plan_.tenant = "a";
-    kept_.store = std::make_unique<SnapshotStore>(DurableDirectories::Snapshots(&disk_, 0));
-    kept_.exports = std::make_unique<Exports>(DurableDirectories::ExportsOn(&disk_));
-    kept_.codec = ProtoCodec();
-    files_ = std::make_unique<SnapshotFiles>(&self_, std::move(kept_));
+    Restart();
     const Layout layout = *LayoutOfSpec(plan_.spec);
     for (const uint32_t server : plan_.servers) {
       part_bytes_.push_back(SnapshotStore::PartBytes(plan_, layout, server));
@@ -326,6 +344,19 @@ class SnapshotQuotasTest : public ::testing::Test {
     config.servers = {{0, "127.0.0.1:9000"}, {1, "127.0.0.1:9001"}};
     config.quotas = quotas;
     return config;
+  }
+  // A process that starts, and knows what the disk says.
+  void Restart() {
+    DirectorySnapshots kept;
+    kept.store = std::make_unique<SnapshotStore>(DurableDirectories::Snapshots(&disk_, 0));
+    kept.exports = std::make_unique<Exports>(DurableDirectories::ExportsOn(&disk_));
+    kept.codec = ProtoCodec();
+    ASSERT_TRUE(kept.store->Clear().ok());
+    ASSERT_TRUE(kept.exports->Clear().ok());
+    quotas_ = std::make_shared<Quotas>();
+    self_ = std::make_unique<ThisServer>(Config(quotas_));
+    files_ = std::make_unique<SnapshotFiles>(self_.get(), std::move(kept));
+    ASSERT_TRUE(files_->Count().ok());
   }
   void Take() {
     const Layout layout = *LayoutOfSpec(plan_.spec);
@@ -351,9 +382,8 @@ class SnapshotQuotasTest : public ::testing::Test {
 
   DurableDisk disk_;
   JobPlan plan_;
-  std::shared_ptr<Quotas> quotas_ = std::make_shared<Quotas>();
-  ThisServer self_;
-  DirectorySnapshots kept_;
+  std::shared_ptr<Quotas> quotas_;
+  std::unique_ptr<ThisServer> self_;
   std::unique_ptr<SnapshotFiles> files_;
   std::vector<uint64_t> part_bytes_;  // by server
 };
@@ -373,9 +403,9 @@ TEST_F(SnapshotQuotasTest, WhatARemovalThatFailedHasLeftCountsUntilAStartRemoves
   disk_.FailNext(MemoryDisk::Operation::kRemove, Path("part-1"), EIO);
   EXPECT_FALSE(files_->Remove("a", kId).ok());
   EXPECT_EQ(Used(), part_bytes_[1]);
-  EXPECT_TRUE(DurableDirectories::Snapshots(&disk_, 0).Clear().ok());
-  EXPECT_EQ(disk_.List(files_->store("a").Directory(kId)).status().code(),
-            absl::StatusCode::kNotFound);
+  Restart();
+  EXPECT_EQ(Used(), 0u);
+  EXPECT_TRUE(absl::IsNotFound(disk_.List(files_->store("a").Directory(kId)).status()));
 }
 
 TEST_F(SnapshotQuotasTest, ARemovalThatOnlyMissesItsLastFlushGivesAllBack) {
@@ -383,6 +413,83 @@ TEST_F(SnapshotQuotasTest, ARemovalThatOnlyMissesItsLastFlushGivesAllBack) {
   disk_.FailNext(MemoryDisk::Operation::kSync, files_->store("a").root(), EIO);
   EXPECT_FALSE(files_->Remove("a", kId).ok());
   EXPECT_EQ(Used(), 0u);
+}
+
+// --- Exports ------------------------------------------------------------------------------------
+
+class ExportQuotasTest : public SnapshotQuotasTest {
+ protected:
+  ExportQuotasTest() { Open(); }
+  void Open() {
+    book_ = std::make_unique<ExportBook>(self_.get(), files_.get());
+    book_->Count();
+  }
+  void RestartAll() {
+    Restart();
+    Open();
+  }
+  // An export that came to its end, as far as the book goes.
+  void Write(const QualifiedName& name, uint64_t bytes) {
+    ASSERT_TRUE(book_->Begin(name, bytes, /*state=*/false).ok());
+    SnapshotManifest manifest;
+    manifest.job = "job";
+    ASSERT_TRUE(files_->exports(name.tenant).Commit(name.name, {}, manifest).ok());
+  }
+  uint64_t UsedBy(const std::string& tenant) const {
+    return quotas_->UseOf(tenant).used.disk_bytes;
+  }
+
+  std::unique_ptr<ExportBook> book_;
+};
+
+TEST_F(ExportQuotasTest, ARestartFindsEachTenantsExportsInTheBook) {
+  ASSERT_NO_FATAL_FAILURE(Write({"a", "one"}, 100));
+  ASSERT_NO_FATAL_FAILURE(Write({"b", "one"}, 20));
+  ASSERT_NO_FATAL_FAILURE(Write({"a", "two"}, 3));
+  for (int life = 0; life < 2; ++life) {
+    EXPECT_EQ(UsedBy("a"), 103u);
+    EXPECT_EQ(UsedBy("b"), 20u);
+    disk_.Crash(kLoseAll);
+    RestartAll();
+  }
+}
+
+TEST_F(ExportQuotasTest, WhatAKilledServerWasWritingAndWhatUsersRemovedIsGivenBack) {
+  ASSERT_NO_FATAL_FAILURE(Write({"a", "one"}, 100));
+  ASSERT_NO_FATAL_FAILURE(Write({"a", "two"}, 20));
+  ASSERT_TRUE(book_->Begin({"a", "half"}, 3, /*state=*/true).ok());
+  EXPECT_EQ(UsedBy("a"), 123u);
+  ASSERT_TRUE(disk_.RemoveAll(files_->exports("a").Directory("two")).ok());
+  disk_.Crash(kKeepAll);
+  RestartAll();
+  EXPECT_EQ(UsedBy("a"), 100u);
+  // Without a restart the next export finds that out.
+  ASSERT_TRUE(disk_.RemoveAll(files_->exports("a").Directory("one")).ok());
+  ASSERT_NO_FATAL_FAILURE(Write({"a", "three"}, 7));
+  EXPECT_EQ(UsedBy("a"), 7u);
+}
+
+TEST_F(ExportQuotasTest, AnExportAboveTheQuotaLeavesNothingAndOneGivenUpGivesAllBack) {
+  ASSERT_NO_FATAL_FAILURE(Write({"a", "one"}, 100));
+  quotas_->SetLimits(Limit(&Amounts::disk_bytes, 150));
+  EXPECT_EQ(ReasonOf(book_->Begin({"a", "two"}, 51, false)), Reason::kOverQuota);
+  EXPECT_TRUE(absl::IsNotFound(disk_.List(files_->exports("a").Directory("two")).status()));
+  EXPECT_EQ(UsedBy("a"), 100u);
+  ASSERT_TRUE(book_->Begin({"a", "two"}, 50, false).ok());
+  EXPECT_TRUE(book_->Begin({"b", "two"}, 150, false).ok());
+  ASSERT_TRUE(book_->Remove({"a", "two"}).ok());
+  EXPECT_EQ(UsedBy("a"), 100u);
+  RestartAll();
+  EXPECT_EQ(UsedBy("a"), 100u);
+}
+
+TEST_F(ExportQuotasTest, ABookThatCannotBeWrittenRefusesTheExport) {
+  ASSERT_NO_FATAL_FAILURE(Write({"a", "one"}, 100));
+  disk_.FailNext(MemoryDisk::Operation::kRename,
+                 files_->exports(kDefaultTenant).root() + "/.quotas-owner", EIO);
+  EXPECT_FALSE(book_->Begin({"a", "two"}, 20, false).ok());
+  EXPECT_EQ(UsedBy("a"), 100u);
+  EXPECT_TRUE(absl::IsNotFound(disk_.List(files_->exports("a").Directory("two")).status()));
 }
 
 }  // namespace
