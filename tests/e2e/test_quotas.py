@@ -6,6 +6,8 @@ Comes from: pytest. Goes to: ballastd with a quota file, ballast.torch, ballastc
 from __future__ import annotations
 
 import json
+import os
+import random
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -161,3 +163,147 @@ def test_a_quota_file_with_a_mistake_is_named_and_changes_nothing(limited):
     )
     assert ended.returncode != 0
     assert mistake in ended.stderr
+
+
+# --- At random ------------------------------------------------------------------------------------
+
+
+# Small files that say what the others are, and what a fork shares with its snapshot.
+UNCOUNTED = ("MANIFEST", "TAKING", "job.ballast", ".quotas-", "base")
+
+
+class Books:
+    """What is there, by a model that knows of each thing what it took when it was made."""
+
+    def __init__(self, limited: Limited, seed: int) -> None:
+        self.limited, self.random = limited, random.Random(seed)
+        self.jobs: dict[str, int] = {}
+        self.snapshots: dict[tuple[str, str], int] = {}
+        self.exports: dict[str, int] = {}
+        self.costs: dict[str, int] = {}  # of a job, a snapshot, an export
+        self.limit: int | None = None  # of disk
+        self.number = self.refused = self.made = 0
+
+    def disk(self) -> int:
+        return sum([*self.jobs.values(), *self.snapshots.values(), *self.exports.values()])
+
+    def check(self) -> None:
+        use = self.limited.use()
+        assert use["jobs"]["used"] == len(self.jobs)
+        assert use["disk"]["used"] == self.disk()
+        assert use["waiting_attaches"]["used"] == 0
+        assert on_disk(self.limited.folder) == self.disk()
+
+    def make(self, kind: str, *words: str) -> int | None:
+        """What `words` took; None where the quota refused it, as the model says it must."""
+        before = self.disk()
+        said = self.limited.ctl(*words)
+        cost = self.costs.get(kind)
+        if said.returncode != 0:
+            assert f"uses {before} of {self.limit} bytes of disk" in said.stderr, (words, said)
+            assert cost is None or before + cost > self.limit
+            self.refused += 1
+            return None
+        assert self.limit is None or cost is None or before + cost <= self.limit, words
+        self.made += 1
+        took = self.limited.used("disk") - before
+        assert self.costs.setdefault(kind, took) == took > 0
+        return took
+
+    def keep(self, things: dict, key: object, took: int | None) -> None:
+        if took is not None:
+            things[key] = took
+
+    def name(self, stem: str) -> str:
+        self.number += 1
+        return f"{stem}{self.number:03}"
+
+    def step(self) -> None:
+        self.random.choice(
+            [self.snapshot, self.again, self.again, self.export, self.imported, self.remove,
+             self.remove, self.change_limit, self.kill]
+        )()
+
+    def snapshot(self) -> None:
+        job, name = self.random.choice(sorted(self.jobs)), self.name("s")
+        took = self.make("snapshot", "snapshot", "create", job, name)
+        self.keep(self.snapshots, (job, name), took)
+
+    def again(self) -> None:
+        if not self.snapshots:
+            return self.snapshot()
+        (job, name), made = self.random.choice(sorted(self.snapshots)), self.name("r")
+        how = self.random.choice(["restore", "fork"])
+        self.keep(self.jobs, made, self.make("job", "snapshot", how, job, name, "--as", made))
+
+    def export(self) -> None:
+        if not self.snapshots:
+            return self.snapshot()
+        (job, name), made = self.random.choice(sorted(self.snapshots)), self.name("e")
+        words = ("export", job, "--name", made, "--snapshot", name)
+        self.keep(self.exports, made, self.make("export", *words))
+
+    def imported(self) -> None:
+        if not self.exports:
+            return self.export()
+        source, made = self.random.choice(sorted(self.exports)), self.name("i")
+        self.keep(self.jobs, made, self.make("job", "import", source, "--as", made))
+
+    def remove(self) -> None:
+        if self.snapshots and self.random.random() < 0.5:
+            job, name = self.random.choice(sorted(self.snapshots))
+            assert self.limited.ctl("snapshot", "delete", job, name).returncode == 0
+            del self.snapshots[job, name]
+        elif len(self.jobs) > 1:
+            job = self.random.choice(sorted(self.jobs))
+            assert self.limited.ctl("jobs", "delete", job, "--force").returncode == 0
+            del self.jobs[job]
+
+    def change_limit(self) -> None:
+        """Also below what is used."""
+        self.limit = self.disk() + self.random.randrange(-10_000, 2 * self.costs["job"])
+        self.limited.allow(f"default: {{disk: {self.limit}}}\n", "disk", self.limit)
+
+    def kill(self) -> None:
+        self.limited.kill_and_restart()
+
+
+def on_disk(folder: Path) -> int:
+    """Bytes of the files that count: of jobs, parts of snapshots, and tensors of exports."""
+    total = 0
+    for part in ("jobs", "snapshots", "exports"):
+        for place, _, names in os.walk(folder / "data" / part):
+            for name in names:
+                if name.startswith(UNCOUNTED):
+                    continue
+                total += os.stat(os.path.join(place, name)).st_size
+    return total
+
+
+def run_at_random(limited: Limited, seed: int, steps: int) -> None:
+    first = limited.run()
+    name = job_of(first)
+    first.close()
+    books = Books(limited, seed)
+    books.jobs[name] = books.costs["job"] = limited.used("disk")
+    for _ in range(steps):
+        books.step()
+        books.check()
+    assert books.made > 0
+    assert steps < 100 or books.refused > 0
+    for job, snapshot in list(books.snapshots):
+        assert limited.ctl("snapshot", "delete", job, snapshot).returncode == 0
+    for job in books.jobs:
+        assert limited.ctl("jobs", "delete", job, "--force").returncode == 0
+    books.jobs, books.snapshots = {}, {}
+    books.check()
+
+
+def test_what_is_on_the_disk_is_counted_to_the_byte_through_kills(limited):
+    run_at_random(limited, seed=1, steps=14)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [2, 3, 4])
+def test_what_is_on_the_disk_is_counted_to_the_byte_in_long_runs(limited, seed):
+    run_at_random(limited, seed, steps=100)
