@@ -122,8 +122,7 @@ absl::StatusOr<std::shared_ptr<Engine>> Engine::Make(const JobPlan& plan,
   BALLAST_ASSIGN_OR_RETURN(Checkpointer checkpointer,
                            Checkpointer::Create(layout, StateArrayCount(fsm.plan().spec),
                                                 checkpointed, versions, config.checkpoint_rounds));
-  // Not make_shared: whatever waits for this job's end or a time keeps the control block, and would
-  // keep the engine's memory with it, for timing.job_ttl.
+  // Not make_shared: weak pointers of timers would keep its memory, for timing.job_ttl.
   std::shared_ptr<Engine> engine = std::make_unique<Engine>(
       config, deps,
       RoundDriver::Parts{std::move(fsm), std::move(contributions), std::move(state),
