@@ -6,6 +6,7 @@ Comes from: load.py, load_shapes.py. Goes to: http2_by_hand.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import selectors
 import socket
 import ssl
@@ -13,6 +14,15 @@ import threading
 from collections.abc import Callable, Iterator
 
 from e2e.http2_by_hand import Http2
+
+# Addresses of loopback that strangers have in turn: 10,000 connections are 1,250 of each.
+SOURCES = tuple(f"127.0.0.{last}" for last in range(2, 10))
+
+
+def from_many_addresses(connect: Callable[[str], socket.socket]) -> Callable[[], socket.socket]:
+    """connect: from an address."""
+    sources = itertools.cycle(SOURCES)
+    return lambda: connect(next(sources))
 
 
 @contextlib.contextmanager

@@ -1,11 +1,13 @@
 """Shapes of load on one server with TLS, each beside jobs of a neighbour that must end right.
 
 Comes from: load.py, test_load.py. Goes to: one ballastd on loopback (Stage).
-A shape is a context manager: its pressure is on inside of the block.
+A shape is a context manager: its pressure is on inside of the block. It gives a dictionary of facts
+about the pressure, which is filled at the end of the block.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import os
@@ -15,6 +17,7 @@ import ssl
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,11 +29,16 @@ from ballast.control import Control
 from ballast.security import Security
 from dev_ca import dev_ca
 from e2e.cluster import HANG_S, SMALL, Trainers, fresh_job, wait_for
-from e2e.crowd import IdleCrowd, in_background
+from e2e.crowd import IdleCrowd, from_many_addresses, in_background
 from e2e.one_server import OneServer
+
+Facts = dict[str, object]
 
 HUNG_TRAINER = Path(__file__).with_name("hung_trainer.py")
 PUSHED = 1 << 18  # parameters of one job that pushes
+# What the tenant that floods may have: one job at a time, one trainer in it, and few that wait.
+FLOOD_QUOTAS = "tenants: {flood: {jobs: 1, seats: 1, waiting_attaches: 4}}"
+ARRIVING = 4  # threads that open connections
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,18 +61,31 @@ class Stage:
     """A server with TLS, and the certificates of two tenants: the neighbour, `default`, whose files
     the environment names, and `flood`."""
 
-    def __init__(self, binary: Path, folder: Path, *flags: str) -> None:
+    def __init__(self, binary: Path, folder: Path, *flags: str, time_scale: str = "1") -> None:
+        """time_scale: how many times as long as usual the server and the neighbour's clients wait
+        before they take the other for lost."""
         self.files = dev_ca(folder / "ca", 1, "--tenant", "default", "--tenant", "flood")
         where = {"ca": "ca.pem", "certificate": "server-0.pem", "key": "server-0.key"}
         # One process in Python answers the pings of thousands of connections.
-        settings = ["security.mode=tls"]
-        settings += ["timing.keepalive_time=10s", "timing.keepalive_timeout=20s"]
+        settings = ["timing.keepalive_time=10s", "timing.keepalive_timeout=20s"]
+        settings += ["security.mode=tls"]
         settings += [f"security.{key}={self.files / name}" for key, name in where.items()]
+        quotas = folder / "quotas.yaml"
+        quotas.write_text(FLOOD_QUOTAS + "\n")
+        quotas.chmod(0o600)
+        settings += [f"security.quotas_file={quotas}"]
+        self._context = ssl.create_default_context(cafile=str(self.files / "ca.pem"))
+        self._context.load_cert_chain(
+            self.files / "trainer-flood.pem", self.files / "trainer-flood.key"
+        )
+        self._context.set_alpn_protocols(["h2"])
         flags = (*flags, *(word for text in settings for word in ("--set", text)))
         self.environment = {
             f"BALLAST_{name.upper()}": path for name, path in self.pair("trainer-default").items()
         }
-        self.server = OneServer(binary, folder, *flags)
+        self.environment["BALLAST_TIME_SCALE"] = time_scale
+        self.server = OneServer(binary, folder, *flags, BALLAST_TIME_SCALE=time_scale)
+        self.connect = from_many_addresses(self._connect)
 
     def pair(self, party: str) -> dict[str, str]:
         return {
@@ -73,13 +94,10 @@ class Stage:
             "tls_key": str(self.files / f"{party}.key"),
         }
 
-    def connect(self) -> ssl.SSLSocket:
+    def _connect(self, source: str) -> ssl.SSLSocket:
         """A connection of tenant `flood` whose handshake is done."""
-        context = ssl.create_default_context(cafile=str(self.files / "ca.pem"))
-        files = self.pair("trainer-flood")
-        context.load_cert_chain(files["tls_cert"], files["tls_key"])
-        context.set_alpn_protocols(["h2"])
-        return context.wrap_socket(self.server.connect(), server_hostname="localhost")
+        connection = self.server.connect(source)
+        return self._context.wrap_socket(connection, server_hostname="localhost")
 
     @contextlib.contextmanager
     def as_neighbour(self) -> Iterator[None]:
@@ -93,20 +111,47 @@ class Stage:
                 os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
+class Arrivals:
+    """Connections that come and go, by several threads: as many in a second as are asked for, or
+    as the machine can. `came` counts those whose handshake was done."""
+
+    def __init__(self, stage: Stage, per_s: float) -> None:
+        self._stage = stage
+        self._every_s = ARRIVING / per_s
+        self._began = time.monotonic()
+        self.came = 0
+
+    def arrive(self) -> None:
+        """One connection; waits for the rest of its time."""
+        begin = time.monotonic()
+        self._stage.connect().close()
+        self.came += 1
+        threading.Event().wait(max(0.0, begin + self._every_s - time.monotonic()))
+
+    @property
+    def per_s(self) -> float:
+        return self.came / (time.monotonic() - self._began)
+
+
 @contextlib.contextmanager
-def idle_and_arriving(stage: Stage, scale: Scale) -> Iterator[None]:
+def idle_and_arriving(stage: Stage, scale: Scale) -> Iterator[Facts]:
     """Connections that stay idle, and others that come and go."""
+    facts: Facts = {}
+    begin = time.monotonic()
     crowd = IdleCrowd(stage.connect, scale.connections)
-    pace = threading.Event()
-
-    def arrive() -> None:
-        stage.connect().close()
-        pace.wait(1 / scale.arrivals_per_s)
-
+    facts["crowd_opened_s"] = round(time.monotonic() - begin, 1)
+    facts["resident_crowd_bytes"] = stage.server.resident_bytes
+    arrivals = Arrivals(stage, scale.arrivals_per_s)
     try:
-        with in_background(crowd.answer), in_background(arrive):
-            yield
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(in_background(crowd.answer))
+            for _ in range(ARRIVING):
+                stack.enter_context(in_background(arrivals.arrive))
+            yield facts
+            facts["arrived_per_s"] = round(arrivals.per_s, 1)
         assert crowd.open == scale.connections, f"{crowd.open} of {scale.connections} were kept"
+        assert arrivals.came > 0
+        facts["connections_kept"] = crowd.open
     finally:
         crowd.close()
 
@@ -119,7 +164,7 @@ def pushed(stage: Stage, job: str) -> int:
 
 
 @contextlib.contextmanager
-def straggler(stage: Stage, scale: Scale) -> Iterator[None]:
+def straggler(stage: Stage, scale: Scale) -> Iterator[Facts]:
     """A world of which one trainer comes last: after the block, when all others wait for it."""
     replicas = [[torch.nn.Parameter(torch.ones(300))] for _ in range(scale.slots)]
     trainers = Trainers(stage.server, replicas, lr=0.5, weight_decay=0.0, eps=0.0)
@@ -131,7 +176,7 @@ def straggler(stage: Stage, scale: Scale) -> Iterator[None]:
         early = trainers.start(lambda opt: opt.step())
         least = (scale.slots - 1) * 300 * 4
         wait_for(lambda: pushed(stage, trainers.job) >= least, "all but one to push")
-        yield
+        yield {"slots": scale.slots}
         assert not any(one.done() for one in early)
         last.step()
         for one in early:
@@ -146,7 +191,7 @@ def straggler(stage: Stage, scale: Scale) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def stopped_readers(stage: Stage, scale: Scale) -> Iterator[None]:
+def stopped_readers(stage: Stage, scale: Scale) -> Iterator[Facts]:
     """Trainers in rounds, of which half are stopped: they take nothing that the server sends."""
     command = [sys.executable, str(HUNG_TRAINER), stage.server.endpoint]
     environment = {**os.environ, **stage.environment}
@@ -161,7 +206,7 @@ def stopped_readers(stage: Stage, scale: Scale) -> Iterator[None]:
             assert process.stdout.readline() == b"ready\n"
         for process in processes[::2]:
             process.send_signal(signal.SIGSTOP)
-        yield
+        yield {"readers": len(processes), "readers_stopped": len(processes[::2])}
         assert all(process.poll() is None for process in processes)
     finally:
         for process in processes:
@@ -185,7 +230,7 @@ def deleted(operator: Control, job: str) -> bool:
 
 
 @contextlib.contextmanager
-def pushers(stage: Stage, scale: Scale) -> Iterator[None]:
+def pushers(stage: Stage, scale: Scale) -> Iterator[Facts]:
     """Jobs that push without a pause, all at once; their weights are checked at the end."""
 
     def start() -> tuple[torch.nn.Parameter, bt.AdamW]:
@@ -198,10 +243,16 @@ def pushers(stage: Stage, scale: Scale) -> Iterator[None]:
         return p, opt
 
     jobs = [start() for _ in range(scale.pushers)]
+    facts: Facts = {}
+    begin = time.monotonic()
     with contextlib.ExitStack() as stack:
         for _, opt in jobs:
             stack.enter_context(in_background(opt.step))
-        yield
+        yield facts
+        facts["pushed_rounds"] = sum(opt.round for _, opt in jobs)
+        facts["pushed_bytes_per_s"] = round(
+            4 * PUSHED * sum(opt.round for _, opt in jobs) / (time.monotonic() - begin)
+        )
     for p, opt in jobs:
         expected = torch.full((PUSHED,), 1 - opt.round * 2**-10)
         torch.testing.assert_close(p.detach(), expected, rtol=0, atol=1e-3)
@@ -209,39 +260,49 @@ def pushers(stage: Stage, scale: Scale) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def flooding_tenant(stage: Stage, scale: Scale) -> Iterator[None]:
-    """A tenant that attaches to jobs which never become complete, and lists jobs, without a pause.
+def flooding_tenant(stage: Stage, scale: Scale) -> Iterator[Facts]:
+    """A tenant at its quota that steps its job, attaches to others and lists jobs without a pause.
 
-    It is refused or waits in vain, whatever it does.
+    The attaches are refused or wait in vain, whatever the tenant does.
     """
     files = Security(**stage.pair("operator-flood"))
     operator = Control(stage.server.endpoints, 0.0, security=files)
-    refusals: set[type] = set()
+    refusals: collections.Counter[str] = collections.Counter()
 
-    def attach() -> None:
+    def trainer(world: int, attach_timeout: float) -> bt.AdamW:
         p = torch.nn.Parameter(torch.ones(300))
-        opt = bt.AdamW([p], endpoints=stage.server.endpoints, job=fresh_job("flood"), world_size=2,
-                       rank=0, **{**SMALL, "attach_timeout": 0.2}, **stage.pair("trainer-flood"))
+        p.grad = torch.full_like(p, 0.25)
+        return bt.AdamW([p], endpoints=stage.server.endpoints, job=fresh_job("flood"), rank=0,
+                        world_size=world, **{**SMALL, "attach_timeout": attach_timeout},
+                        **stage.pair("trainer-flood"))
+
+    def attach(world: int) -> None:
         try:
-            opt.attach()
+            trainer(world, 0.2).attach()
+            refusals["none"] += 1
         except ballast.BallastError as error:
-            refusals.add(type(error))
+            refusals[type(error).__name__] += 1
 
     def ask() -> None:
         try:
             assert all(job["name"].startswith("flood") for job in operator.jobs())
         except ballast.BallastError as error:
-            refusals.add(type(error))
+            refusals[type(error).__name__] += 1
 
+    within = trainer(1, HANG_S)
+    within.step()
     with contextlib.ExitStack() as stack:
-        for _ in range(scale.floods):
-            stack.enter_context(in_background(attach))
+        stack.enter_context(in_background(within.step))
+        for number in range(scale.floods):
+            stack.enter_context(in_background(lambda world=1 + number % 2: attach(world)))
             stack.enter_context(in_background(ask))
-        wait_for(lambda: bool(refusals), "the first refusal of the flood")
-        yield
+        wait_for(lambda: refusals["OverQuota"] > 0, "the first refusal of the flood")
+        yield {"refusals": refusals}
+    assert refusals["none"] == 0
+    within.close()
 
 
-SHAPES: dict[str, Callable[[Stage, Scale], contextlib.AbstractContextManager[None]]] = {
+SHAPES: dict[str, Callable[[Stage, Scale], contextlib.AbstractContextManager[Facts]]] = {
     "idle and arriving": idle_and_arriving,
     "straggler": straggler,
     "stopped readers": stopped_readers,

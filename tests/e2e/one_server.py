@@ -70,9 +70,10 @@ class OneServer:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) * 1024
 
-    def connect(self) -> socket.socket:
+    def connect(self, source: str = "") -> socket.socket:
+        """A new connection; from `source`, an address of this machine, where one is given."""
         host, port = self.endpoint.rsplit(":", 1)
-        return socket.create_connection((host, int(port)), timeout=60)
+        return socket.create_connection((host, int(port)), timeout=60, source_address=(source, 0))
 
     def page(self, path: str) -> tuple[int, str]:
         try:
