@@ -71,6 +71,8 @@ absl::Status Ended(const std::string& job, uint32_t slot, const std::string& tex
   return Refused(absl::StatusCode::kAborted, Reason::kRendezvousEnded, job, slot, text);
 }
 
+int SlotOf(const Missing& one) { return static_cast<int>(one.rank.slot); }
+
 bool IsTag(const std::string& tag) {
   if (tag.empty() || tag.size() > kTagBytesMax) return false;
   return std::all_of(tag.begin(), tag.end(), [](char c) {
@@ -179,6 +181,14 @@ absl::Status TooManyTags(const std::string& job, const Call& call) {
                               kTagsMax, " that a generation may have; use fewer communicators"));
 }
 
+absl::Status AlreadyOpen(const std::string& job, const Call& call) {
+  return Ended(job, call.slot,
+               absl::StrCat("rank ", call.slot, " asks for the id of \"", call.tag, "\" of ",
+                            GenerationText(call.generation, call.epoch),
+                            ", which every rank uses already; abort its communicators, and begin "
+                            "the next generation"));
+}
+
 absl::Status OlderGeneration(const std::string& job, const Call& call, uint32_t newest) {
   return Ended(job, call.slot,
                absl::StrCat(GenerationText(call.generation, call.epoch), " is over: generation ",
@@ -214,8 +224,12 @@ absl::Status NotThere(const std::string& job, uint32_t epoch, const std::vector<
   if (missing.size() > kNamedMax) {
     absl::StrAppend(&text, "; and ", missing.size() - kNamedMax, " more");
   }
-  return Refused(absl::StatusCode::kDeadlineExceeded, Reason::kTrainerLost, job,
-                 missing.front().rank.slot, text);
+  if (missing.empty()) {
+    text = absl::StrCat("every rank of epoch ", epoch, " is ready, and the communicator did not ",
+                        "open within ", SecondsText(timeout), "; begin the next generation");
+  }
+  return ReasonedError(absl::StatusCode::kDeadlineExceeded, Reason::kTrainerLost, text,
+                       {.job = job, .slot = missing.empty() ? -1 : SlotOf(missing.front())});
 }
 
 }  // namespace ballast::rendezvous

@@ -39,11 +39,13 @@ absl::Status UsedId(const std::string& job, const Call& call);
 absl::Status OtherId(const std::string& job, const Call& call, const std::string& written);
 // RESOURCE_EXHAUSTED OVER_BUDGET: the generation has kTagsMax tags already.
 absl::Status TooManyTags(const std::string& job, const Call& call);
-// ABORTED RENDEZVOUS_ENDED, all three.
+// ABORTED RENDEZVOUS_ENDED, all four.
+absl::Status AlreadyOpen(const std::string& job, const Call& call);
 absl::Status OlderGeneration(const std::string& job, const Call& call, uint32_t newest);
 absl::Status NewerBegun(const std::string& job, uint32_t generation, const Call& call);
 absl::Status GivenUp(const std::string& job, const Call& call);
-// DEADLINE_EXCEEDED TRAINER_LOST, naming each rank, when it was heard and in what.
+// DEADLINE_EXCEEDED TRAINER_LOST, naming each rank, when it was heard and in what. Without one,
+// which only a defect of ours can lead to, the text says that.
 absl::Status NotThere(const std::string& job, uint32_t epoch, const std::vector<Missing>& missing,
                       std::chrono::nanoseconds timeout);
 

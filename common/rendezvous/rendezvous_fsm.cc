@@ -97,6 +97,9 @@ absl::Status RendezvousFsm::CheckAct(const Call& call) const {
   if (meeting == nullptr && call.generation == generation_ && meetings_.size() >= kTagsMax) {
     return TooManyTags(job_, call);
   }
+  // A rank that has no communicator any more cannot make another of the same id.
+  const bool open = meeting != nullptr && meeting->open;
+  if (open && call.act == Act::kExchange) return AlreadyOpen(job_, call);
   return CheckId(call);
 }
 
@@ -158,7 +161,7 @@ void RendezvousFsm::Wait(std::chrono::nanoseconds now, Ticket ticket, const Call
 
 void RendezvousFsm::Exchange(Meeting* meeting, const Call& call, Effects* effects) {
   // A rank that asks for the id again makes its communicator anew.
-  if (!meeting->open) meeting->ready.erase(call.slot);
+  meeting->ready.erase(call.slot);
   if (!call.id.empty()) Write(meeting, call, effects);
   if (meeting->id.empty()) return;
   AnswerAll(meeting, Act::kExchange, Reply{.over = true, .id = meeting->id}, effects);

@@ -113,7 +113,19 @@ TEST_F(RendezvousTest, ItOpensWhenTheLastRankIsReadyAndNotBefore) {
   EXPECT_TRUE(fsm_.is_open("main"));
   // A lost answer is asked for again.
   EXPECT_TRUE(StatusOf(Do(Of(Act::kReady, 1, "id"))).ok());
-  EXPECT_EQ(IdOf(Do(Of(Act::kExchange, 1))), "id");
+}
+
+TEST_F(RendezvousTest, AnOpenMeetingGivesItsIdNoMore) {
+  Gather();
+  for (const uint32_t slot : {0u, 2u}) {
+    const absl::Status refused = StatusOf(Do(Of(Act::kExchange, slot, slot == 0 ? "id" : "")));
+    EXPECT_EQ(ReasonOf(refused), Reason::kRendezvousEnded);
+    EXPECT_EQ(refused.code(), absl::StatusCode::kAborted);
+    EXPECT_THAT(refused.message(), HasSubstr("rank " + std::to_string(slot) + " asks for the id"));
+    EXPECT_THAT(refused.message(), HasSubstr("which every rank uses already"));
+  }
+  EXPECT_TRUE(fsm_.is_open("main"));  // Nothing has changed.
+  EXPECT_TRUE(StatusOf(Do(Of(Act::kReady, 2, "id"))).ok());
 }
 
 TEST_F(RendezvousTest, AnIdIsWrittenOnceAndTheSameOneAgainIsNoHarm) {
@@ -368,6 +380,7 @@ TEST_F(RendezvousTest, TheRollCallSaysWhenEachRankWasHeard) {
   EXPECT_EQ(reply.ranks[2].ago, seconds(5));
   EXPECT_EQ(DoingText(reply.ranks[2].doing), "in all-gather of bucket 3 of round 9");
   EXPECT_FALSE(reply.ranks[3].heard);
+  EXPECT_EQ(reply.lease, kLease);
   EXPECT_EQ(reply.generation, 1u);
   EXPECT_THAT(reply.ended, HasSubstr("rank 1 gave up"));
 }
@@ -380,10 +393,79 @@ TEST_F(RendezvousTest, NewsOfAProcessThatLostItsSeatAreForgotten) {
   GoTo(next);
   Call call = Of(Act::kRollCall, 0);
   call.epoch = kEpoch + 1;
-  EXPECT_EQ(reply.lease, kLease);
   const Reply reply = *answers_.at(Do(call));
   EXPECT_FALSE(reply.ranks[1].heard);
   EXPECT_TRUE(reply.ranks[2].heard);
+}
+
+TEST_F(RendezvousTest, ARankThatWasNotHeardSaysSinceWhenTheHomeListens) {
+  now_ += seconds(2);
+  Reply reply = *answers_.at(Do(Of(Act::kRollCall, 0)));
+  EXPECT_FALSE(reply.ranks[1].heard);
+  EXPECT_EQ(reply.ranks[1].ago, seconds(2));  // not "never"
+  Epoch next = EpochOf(kEpoch + 1, 4);
+  next.ranks[1].incarnation = 7;
+  GoTo(next);
+  now_ += seconds(3);
+  Call call = Of(Act::kRollCall, 0);
+  call.epoch = kEpoch + 1;
+  reply = *answers_.at(Do(call));
+  EXPECT_EQ(reply.ranks[1].ago, seconds(3));  // from its seat on
+  EXPECT_EQ(reply.ranks[2].ago, seconds(5));
+}
+
+TEST_F(RendezvousTest, TheRollCallSaysWhichSeatsHaveANewProcess) {
+  Epoch next = EpochOf(kEpoch + 1, 4);
+  next.ranks[1].incarnation = 7;
+  GoTo(next);
+  next.number = kEpoch + 2;
+  GoTo(next);  // It stays what it is.
+  Call call = Of(Act::kRollCall, 0);
+  call.epoch = kEpoch + 2;
+  const Reply reply = *answers_.at(Do(call));
+  EXPECT_EQ(reply.ranks[1].since_epoch, kEpoch + 1);
+  EXPECT_EQ(reply.ranks[2].since_epoch, 0u);
+  call.act = Act::kExchange;
+  call.id = "id";
+  const Ticket waits = Do(call);
+  EXPECT_TRUE(StatusOf(waits).ok());
+  call.act = Act::kReady;
+  const Ticket ready = Do(call);
+  Pass(seconds(60));
+  EXPECT_THAT(StatusOf(ready).message(),
+              HasSubstr("rank 1 of epoch 14 did not arrive within 60 s (not heard since it took "
+                        "its seat, 60 s ago); rank 2 of epoch 14 did not arrive within 60 s (not "
+                        "heard since the home began to listen, 60 s ago)"));
+}
+
+// Peers that do anything at all: a meeting that is not open at its time limit lacks a rank, and
+// every call is answered once.
+TEST_F(RendezvousTest, WhateverRanksDoATimeLimitNamesARank) {
+  std::mt19937 random(12);
+  const auto below = [&](uint32_t bound) { return static_cast<uint32_t>(random() % bound); };
+  size_t limits = 0;
+  for (uint32_t epoch = kEpoch; epoch < kEpoch + 400; ++epoch) {
+    GoTo(EpochOf(epoch, 4));
+    const std::string id = std::to_string(epoch);
+    for (int i = 0; i < 60; ++i) {
+      Call call = Of(static_cast<Act>(1 + below(4)), below(4), below(3) == 0 ? "x" + id : id);
+      call.epoch = epoch;
+      if (below(3) == 0) call.id.clear();
+      call.generation = 1 + below(2);
+      call.tag = below(4) == 0 ? "norm" : "main";
+      if (call.act == Act::kGiveUp && below(8) != 0) call.act = Act::kReady;
+      Do(call);
+      Pass(seconds(below(10) == 0 ? 60 : 1));
+    }
+    Pass(seconds(60));
+    EXPECT_FALSE(fsm_.anybody_waits());
+  }
+  for (const auto& [ticket, answer] : answers_) {
+    if (ReasonOf(answer.status()) != Reason::kTrainerLost) continue;
+    ++limits;
+    EXPECT_GE(FieldsOf(answer.status()).slot, 0) << answer.status();
+  }
+  EXPECT_GT(limits, 100u);
 }
 
 TEST_F(RendezvousTest, TheEndOfTheJobEndsEveryWaiter) {
@@ -398,76 +480,6 @@ TEST_F(RendezvousTest, TheEndOfTheJobEndsEveryWaiter) {
 TEST_F(RendezvousTest, ManyMissingRanksAreCounted) {
   RendezvousFsm large("job", EpochOf(kEpoch, 64), {now_, kLease});
   Effects effects;
-  TEST_F(RendezvousTest, ARankThatWasNotHeardSaysSinceWhenTheHomeListens) {
-    now_ += seconds(2);
-    Reply reply = *answers_.at(Do(Of(Act::kRollCall, 0)));
-    EXPECT_FALSE(reply.ranks[1].heard);
-    EXPECT_EQ(reply.ranks[1].ago, seconds(2));  // not "never"
-    Epoch next = EpochOf(kEpoch + 1, 4);
-    next.ranks[1].incarnation = 7;
-    GoTo(next);
-    now_ += seconds(3);
-    Call call = Of(Act::kRollCall, 0);
-    call.epoch = kEpoch + 1;
-    reply = *answers_.at(Do(call));
-    EXPECT_EQ(reply.ranks[1].ago, seconds(3));  // from its seat on
-    EXPECT_EQ(reply.ranks[2].ago, seconds(5));
-  }
-
-  TEST_F(RendezvousTest, TheRollCallSaysWhichSeatsHaveANewProcess) {
-    Epoch next = EpochOf(kEpoch + 1, 4);
-    next.ranks[1].incarnation = 7;
-    GoTo(next);
-    next.number = kEpoch + 2;
-    GoTo(next);  // It stays what it is.
-    Call call = Of(Act::kRollCall, 0);
-    call.epoch = kEpoch + 2;
-    const Reply reply = *answers_.at(Do(call));
-    EXPECT_EQ(reply.ranks[1].since_epoch, kEpoch + 1);
-    EXPECT_EQ(reply.ranks[2].since_epoch, 0u);
-    call.act = Act::kExchange;
-    call.id = "id";
-    const Ticket waits = Do(call);
-    EXPECT_TRUE(StatusOf(waits).ok());
-    call.act = Act::kReady;
-    const Ticket ready = Do(call);
-    Pass(seconds(60));
-    EXPECT_THAT(StatusOf(ready).message(),
-                HasSubstr("rank 1 of epoch 14 did not arrive within 60 s (not heard since it took "
-                          "its seat, 60 s ago); rank 2 of epoch 14 did not arrive within 60 s (not "
-                          "heard since the home began to listen, 60 s ago)"));
-  }
-
-  // Peers that do anything at all: a meeting that is not open at its time limit lacks a rank, and
-  // every call is answered once.
-  TEST_F(RendezvousTest, WhateverRanksDoATimeLimitNamesARank) {
-    std::mt19937 random(12);
-    const auto below = [&](uint32_t bound) { return static_cast<uint32_t>(random() % bound); };
-    size_t limits = 0;
-    for (uint32_t epoch = kEpoch; epoch < kEpoch + 400; ++epoch) {
-      GoTo(EpochOf(epoch, 4));
-      const std::string id = std::to_string(epoch);
-      for (int i = 0; i < 60; ++i) {
-        Call call = Of(static_cast<Act>(1 + below(4)), below(4), below(3) == 0 ? "x" + id : id);
-        call.epoch = epoch;
-        if (below(3) == 0) call.id.clear();
-        call.generation = 1 + below(2);
-        call.tag = below(4) == 0 ? "norm" : "main";
-        if (call.act == Act::kGiveUp && below(8) != 0) call.act = Act::kReady;
-        Do(call);
-        Pass(seconds(below(10) == 0 ? 60 : 1));
-      }
-      Pass(seconds(60));
-      EXPECT_FALSE(fsm_.anybody_waits());
-    }
-    for (const auto& [ticket, answer] : answers_) {
-      if (ReasonOf(answer.status()) != Reason::kTrainerLost) continue;
-      ++limits;
-      EXPECT_GE(FieldsOf(answer.status()).slot, 0) << answer.status();
-    }
-    EXPECT_GT(limits, 100u);
-  }
-
   large.OnCall(now_, 1, Of(Act::kExchange, 0, "id"), &effects);
   Call ready = Of(Act::kReady, 0, "id");
   large.OnCall(now_, 2, ready, &effects);
