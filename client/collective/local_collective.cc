@@ -79,18 +79,17 @@ std::unique_ptr<Collective> LocalGroup::Join(uint32_t rank) {
 }
 
 absl::Status LocalGroup::Run(uint32_t rank, const Call& call) {
-  std::vector<const void*> given(world_);
-  {
-    MutexLock lock(&mutex_);
-    BALLAST_RETURN_IF_ERROR(stale_);
-    parts_[rank].signature = call.signature;
-    parts_[rank].from = call.from;
-    BALLAST_RETURN_IF_ERROR(Meet(rank, call.where));
-    BALLAST_RETURN_IF_ERROR(CheckEqual(rank));
-    for (uint32_t i = 0; i < world_; ++i) given[i] = parts_[i].from;
-  }
-  call.form(given);
   MutexLock lock(&mutex_);
+  BALLAST_RETURN_IF_ERROR(stale_);
+  parts_[rank].signature = call.signature;
+  parts_[rank].from = call.from;
+  BALLAST_RETURN_IF_ERROR(Meet(rank, call.where));
+  // A rank whose call has failed meanwhile has its memory back. None fails under this lock.
+  BALLAST_RETURN_IF_ERROR(stale_);
+  BALLAST_RETURN_IF_ERROR(CheckEqual(rank));
+  std::vector<const void*> given(world_);
+  for (uint32_t i = 0; i < world_; ++i) given[i] = parts_[i].from;
+  call.form(given);
   return Meet(rank, call.where);
 }
 

@@ -30,7 +30,7 @@ class LocalGroup : public std::enable_shared_from_this<LocalGroup> {
     std::string where;      // for errors
     std::string signature;  // what is called, with its size: equal on all ranks
     const void* from;
-    // Forms the caller's result from what all ranks gave.
+    // Forms the caller's result from what all ranks gave. Under the group's lock.
     std::function<void(const std::vector<const void*>&)> form;
   };
   struct Part {

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <functional>
@@ -106,6 +107,30 @@ class CollectiveConformance : public testing::TestWithParam<Backend> {
     for (std::thread& thread : threads) thread.join();
   }
 };
+
+// A rank whose call has failed uses its memory for something else, at once.
+TEST(LocalGroupTest, ARankThatHasFailedIsReadByNoOther) {
+  constexpr size_t kCount = 100'000;
+  for (int i = 0; i < 60; ++i) {
+    const auto group = LocalGroup::Make(2, kEpoch, kLong);
+    std::atomic<uint32_t> in{0};
+    const auto call = [&](uint32_t rank) {
+      std::vector<float> bucket(2 * kCount, 1.0f), share(kCount);
+      const std::unique_ptr<Collective> mine = group->Join(rank);
+      in.fetch_add(1);
+      const absl::Status status =
+          mine->ReduceScatter({1, 0}, DType::kF32, bucket.data(), share.data(), kCount);
+      std::fill(bucket.begin(), bucket.end(), 1e9f);
+      const size_t right = std::count(share.begin(), share.end(), 2.0f);
+      EXPECT_TRUE(!status.ok() || right == kCount) << right;
+    };
+    std::thread first(call, 0), second(call, 1);
+    while (in.load() < 2) std::this_thread::yield();
+    group->Join(0)->Abort(absl::AbortedError("another job of the process has failed"));
+    first.join();
+    second.join();
+  }
+}
 
 // A value of rank r at place i, exact in every dtype, so that sums have one result.
 float ValueOf(uint32_t rank, size_t i) { return static_cast<float>((rank + 1) * (i % 7)); }
