@@ -1,12 +1,26 @@
 #include "client/device/cuda_device.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "client/device/pack.h"
 #include "common/base/status_macros.h"
 
 namespace ballast::device {
+namespace {
+
+std::string LockedMemoryLimit() {
+  rlimit limit{};
+  const bool known = getrlimit(RLIMIT_MEMLOCK, &limit) == 0;
+  if (!known) return "ulimit -l is not known";
+  if (limit.rlim_cur == RLIM_INFINITY) return "ulimit -l is unlimited";
+  return absl::StrCat("ulimit -l is ", limit.rlim_cur / 1024, " KiB");
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(
     std::shared_ptr<const CudaLibrary> library, int ordinal, KeepFn keep) {
@@ -58,9 +72,15 @@ absl::StatusOr<void*> CudaDevice::Allocate(MemoryKind kind, size_t bytes) {
   void* memory = nullptr;
   const int error =
       pinned ? cuda_.pinned_allocate(&memory, bytes) : cuda_.device_allocate(&memory, bytes);
-  BALLAST_RETURN_IF_ERROR(Checked(error, absl::StrCat(bytes, " bytes of ",
-                                                      pinned ? "pinned memory (cudaHostAlloc)"
-                                                             : "device memory (cudaMalloc)")));
+  absl::Status status = Checked(
+      error, absl::StrCat(bytes, " bytes of ",
+                          pinned ? "pinned memory (cudaHostAlloc)" : "device memory (cudaMalloc)"));
+  if (pinned && absl::IsResourceExhausted(status)) {
+    status = absl::ResourceExhaustedError(absl::StrCat(
+        status.message(), "; give a smaller pinned_bytes, or let this process lock more memory (",
+        LockedMemoryLimit(), ")"));
+  }
+  BALLAST_RETURN_IF_ERROR(status);
   (pinned ? pinned_ : memory_).push_back(memory);
   return memory;
 }

@@ -62,6 +62,18 @@ std::vector<std::byte> RandomBytes(size_t bytes, uint32_t seed) {
   return values;
 }
 
+// Finite values of `dtype`, denormals among them: their sum of squares has bits to compare.
+std::vector<std::byte> FiniteBytes(size_t bytes, DType dtype, uint32_t seed) {
+  auto values = RandomBytes(bytes, seed);
+  const size_t size = DTypeBytes(dtype);
+  const uint8_t exponent = dtype == DType::kF16 ? 0x7B : 0x3F;  // no square overflows fp32
+  for (size_t i = size - 1; i < bytes; i += size) {
+    const auto high = std::to_integer<uint8_t>(values[i]);
+    values[i] = static_cast<std::byte>(i / size % 9 == 0 ? 0 : high & (0x80 | exponent));
+  }
+  return values;
+}
+
 constexpr DType kDTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
 
 // Pieces of `count` elements in all, cut at random, each one element apart from the next.
@@ -127,8 +139,11 @@ TEST_F(CudaOverAStandin, FactsOfTilesHaveTheHostsBits) {
   auto device = Make();
   const Stream stream = *device->NewStream();
   for (const DType dtype : kDTypes) {
-    for (const size_t count : {1u, 63u, 64u, 65u, 1000u, 9999u}) {
-      const auto values = RandomBytes(count * 4 + 8, 5);
+    std::vector<size_t> counts{1000, 9999};
+    for (size_t count = 0; count <= 130; ++count) counts.push_back(count);
+    for (size_t i = 0; i < 2 * counts.size(); ++i) {
+      const size_t count = counts[i / 2], bytes = count * 4 + 8;
+      const auto values = i % 2 == 0 ? RandomBytes(bytes, 5) : FiniteBytes(bytes, dtype, 5);
       const std::byte* data = values.data() + DTypeBytes(dtype);
       std::vector<TileFacts> want(count / 192 + 1), got(want.size());
       MeasureOnHost({data, count, dtype, 192, want.data()});
@@ -136,6 +151,7 @@ TEST_F(CudaOverAStandin, FactsOfTilesHaveTheHostsBits) {
       for (size_t tile = 0; tile * 192 < count; ++tile) {
         ASSERT_EQ(got[tile].nonfinite, want[tile].nonfinite);
         ASSERT_EQ(got[tile].first, want[tile].first);
+        ASSERT_EQ(want[tile].nonfinite * (i % 2), 0u);
         if (want[tile].nonfinite > 0) continue;  // a NaN's payload is the processor's
         ASSERT_EQ(BitsOf(got[tile].sumsq), BitsOf(want[tile].sumsq)) << count << " " << tile;
       }
@@ -212,6 +228,8 @@ TEST_F(CudaOverAStandin, NoMemoryIsSaidWithItsSize) {
   EXPECT_EQ(no_memory.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(no_memory.message(),
               HasSubstr("GPU 1: 4096 bytes of pinned memory (cudaHostAlloc): cudaErrorMem"));
+  EXPECT_THAT(no_memory.message(), HasSubstr("give a smaller pinned_bytes, or let this process "
+                                             "lock more memory (ulimit -l is "));
   standin_.reset();
   EXPECT_TRUE(device->Allocate(MemoryKind::kPinned, 64).ok());  // the refused slab does not count
 }
