@@ -29,6 +29,7 @@ enum class LeftOut : uint8_t {
   kHandOverWait,
   kDrainRecord,
   kDrainSync,
+  kRecutSync,
   kCount,
 };
 

@@ -7,10 +7,14 @@
 #include "common/base/status_macros.h"
 
 namespace ballast::device {
+namespace {
+
+constexpr size_t kAlignment = 64;
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(Device* device,
                                                            const PipelineConfig& config) {
-  constexpr size_t kAlignment = 64;
   if (config.buffer_count == 0 || config.buffer_bytes == 0 ||
       config.buffer_bytes % kAlignment != 0 ||
       config.buffer_count > SIZE_MAX / config.buffer_bytes) {
@@ -40,6 +44,33 @@ absl::Status Pipeline::MakeBuffers() {
     BALLAST_ASSIGN_OR_RETURN(buffer.unpacked, device_->NewEvent());
     buffers_.push_back(buffer);
   }
+  return absl::OkStatus();
+}
+
+absl::Status Pipeline::Recut(size_t buffer_bytes) {
+  const size_t slab_bytes = config_.buffer_count * config_.buffer_bytes;
+  if (buffer_bytes < config_.buffer_bytes || buffer_bytes % kAlignment != 0 ||
+      buffer_bytes > slab_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "buffers of ", buffer_bytes, " bytes in place of ", config_.buffer_count, " of ",
+        config_.buffer_bytes, ": give a multiple of ", kAlignment, " between the two and all"));
+  }
+  for (const Buffer& buffer : buffers_) {
+    BALLAST_CHECK(!buffer.taken);
+    if (BALLAST_LEFT_OUT(kRecutSync)) continue;
+    BALLAST_RETURN_IF_ERROR(device_->Synchronize(buffer.copied));
+    BALLAST_RETURN_IF_ERROR(device_->Synchronize(buffer.landed));
+    BALLAST_RETURN_IF_ERROR(device_->Synchronize(buffer.unpacked));
+  }
+  std::byte* const pinned = buffers_.front().pinned;
+  std::byte* const staging = buffers_.front().staging;
+  config_ = {slab_bytes / buffer_bytes, buffer_bytes};
+  buffers_.resize(config_.buffer_count);
+  for (size_t i = 0; i < buffers_.size(); ++i) {
+    buffers_[i].pinned = pinned + i * buffer_bytes;
+    buffers_[i].staging = staging + i * buffer_bytes;
+  }
+  next_ = 0;
   return absl::OkStatus();
 }
 

@@ -26,6 +26,11 @@ class Pipeline {
   static absl::StatusOr<std::unique_ptr<Pipeline>> Create(Device* device,
                                                           const PipelineConfig& config);
 
+  // Cuts the memory of all buffers into fewer ones of `buffer_bytes`, and takes none anew. No
+  // buffer is taken. Waits for what was queued. INVALID_ARGUMENT, which changes nothing:
+  // `buffer_bytes` is no multiple of 64, less than before, or more than all the memory.
+  absl::Status Recut(size_t buffer_bytes);
+
   // Begins to bring gradients into a buffer, and returns its number. `ready` is recorded on the
   // stream that forms the gradients; `packing.packed` is not read. RESOURCE_EXHAUSTED when all
   // buffers are taken: release one. INVALID_ARGUMENT when the elements exceed a buffer.
@@ -82,11 +87,11 @@ class Pipeline {
   absl::Status Keep(const Packing& packing);
 
   Device* const device_;
-  const PipelineConfig config_;
+  PipelineConfig config_;
   Stream kernels_{}, copies_{};
   Event handed_over_{};
-  std::vector<Buffer> buffers_;
-  size_t next_ = 0;  // where the search for a free buffer begins
+  std::vector<Buffer> buffers_;  // their memory is one piece, from the first one's on
+  size_t next_ = 0;              // where the search for a free buffer begins
 };
 
 }  // namespace ballast::device

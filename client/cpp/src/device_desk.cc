@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/reason.h"
 #include "common/base/status_macros.h"
 
 namespace ballast::client {
@@ -28,6 +29,24 @@ absl::StatusOr<std::unique_ptr<DeviceDesk>> DeviceDesk::Create(device::Device* d
   BALLAST_ASSIGN_OR_RETURN(desk->pipeline_,
                            device::Pipeline::Create(device, {buffers, buffer_bytes}));
   return desk;
+}
+
+absl::Status DeviceDesk::FitFrames(size_t frame_bytes) {
+  if (frame_bytes <= buffer_bytes_) return absl::OkStatus();
+  const size_t slab_bytes = buffers_ * buffer_bytes_;
+  const size_t buffers = slab_bytes / frame_bytes;
+  if (buffers < kBuffersMin) {
+    return ReasonedError(
+        absl::StatusCode::kFailedPrecondition, Reason::kUnsupported,
+        absl::StrCat("the servers cut frames of ", frame_bytes, " bytes, and pinned memory of ",
+                     slab_bytes, " bytes holds ", buffers, " of them; give pinned_bytes of at ",
+                     "least ", kBuffersMin * frame_bytes, ", or set rounds.chunk_bytes of the ",
+                     "servers to at most ", slab_bytes / kBuffersMin / 64 * 64));
+  }
+  BALLAST_RETURN_IF_ERROR(pipeline_->Recut(frame_bytes));
+  buffers_ = buffers;
+  buffer_bytes_ = frame_bytes;
+  return absl::OkStatus();
 }
 
 absl::Status DeviceDesk::Begin(device::Stream framework) {

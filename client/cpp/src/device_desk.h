@@ -33,6 +33,11 @@ class DeviceDesk {
                                                             size_t buffer_bytes);
   size_t buffer_bytes() const { return buffer_bytes_; }
 
+  // The servers' frames have up to `frame_bytes`, a multiple of 64: buffers that are shorter are
+  // cut anew from the same memory. Before the first activity. FAILED_PRECONDITION UNSUPPORTED,
+  // which changes nothing: less than kBuffersMin of them would fit. Else what the device answers.
+  absl::Status FitFrames(size_t frame_bytes);
+
   // An activity begins: all that is on the framework's stream now is done when this returns, so
   // gradients are formed and old weights read.
   absl::Status Begin(device::Stream framework);
@@ -77,7 +82,7 @@ class DeviceDesk {
   absl::Status TakeBack();
 
   device::Device* const device_;
-  const size_t buffers_, buffer_bytes_;
+  size_t buffers_, buffer_bytes_;
   const std::shared_ptr<Returned> returned_;
   std::unique_ptr<device::Pipeline> pipeline_;
   device::Event begun_{};

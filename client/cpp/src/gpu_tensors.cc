@@ -11,7 +11,7 @@
 namespace ballast::client {
 namespace {
 
-// The longest frame that a server may ask for: the default of rounds.chunk_bytes.
+// Until the servers say how long their frames are: the default of rounds.chunk_bytes.
 constexpr size_t kBufferBytes = 1 << 20;
 
 absl::StatusOr<uint32_t> DigestOnDevice(const char* values, size_t bytes, ::ballast::DType dtype,

@@ -69,13 +69,8 @@ absl::Status CheckReply(const v1::AttachReply& reply) {
 }
 
 // A frame of device memory takes one pinned buffer.
-absl::Status CheckFrameBytes(const v1::AttachReply& reply, GpuTensors* gpu) {
-  if (gpu == nullptr || reply.chunk_bytes() <= gpu->desk()->buffer_bytes()) return absl::OkStatus();
-  return ReasonedError(
-      absl::StatusCode::kFailedPrecondition, Reason::kUnsupported,
-      absl::StrCat("the servers cut frames of ", reply.chunk_bytes(), " bytes; with tensors on a ",
-                   "GPU the limit is ", gpu->desk()->buffer_bytes(),
-                   ": set rounds.chunk_bytes of the servers to that"));
+absl::Status FitFrames(const v1::AttachReply& reply, GpuTensors* gpu) {
+  return gpu == nullptr ? absl::OkStatus() : gpu->desk()->FitFrames(reply.chunk_bytes());
 }
 
 // How long Leave may take. A server that is away, or not in the job's epoch yet, may still come.
@@ -136,7 +131,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(const JobOptions& options
                                                        const std::vector<void*>& weights,
                                                        std::unique_ptr<GpuTensors> gpu) {
   BALLAST_RETURN_IF_ERROR(CheckReply(attached.reply));
-  BALLAST_RETURN_IF_ERROR(CheckFrameBytes(attached.reply, gpu.get()));
+  BALLAST_RETURN_IF_ERROR(FitFrames(attached.reply, gpu.get()));
   BALLAST_RETURN_IF_ERROR(CheckPolicyReply(attached));
   BALLAST_RETURN_IF_ERROR(CheckContributors(attached));
   std::unique_ptr<Session> session(new Session(options, attached, make_transport, std::move(gpu)));

@@ -40,10 +40,12 @@ AttachResult Attached() {
 class DeviceTrainer {
  public:
   explicit DeviceTrainer(uint32_t seed, size_t buffers = 6,
-                         Durability durability = Durability::kNone)
+                         Durability durability = Durability::kNone,
+                         size_t buffer_bytes = kFrameBytes)
       : device_(seed),
         framework_(*device_.NewStream()),
-        desk_(*DeviceDesk::Create(&device_, buffers * kFrameBytes, kFrameBytes)) {
+        desk_(*DeviceDesk::Create(&device_, buffers * kFrameBytes, buffer_bytes)) {
+    if (buffer_bytes < kFrameBytes) DigestAndFit();
     options_.job = "test";
     options_.durability = durability;
     options_.on_pause = [](const Pause&) {};
@@ -128,6 +130,25 @@ class DeviceTrainer {
   Time now() const { return events_.now(); }
 
  private:
+  // What an attach does before it knows how long the servers' frames are.
+  void DigestAndFit() {
+    const size_t elements = desk_->buffer_bytes() / sizeof(float);
+    void* const tensor = *device_.Allocate(device::MemoryKind::kDevice, elements * sizeof(float));
+    device_.Queue(framework_, {}, {{tensor, elements * sizeof(float)}},
+                  [=] { std::memset(tensor, 1, elements * sizeof(float)); });
+    ASSERT_TRUE(desk_->Begin(framework_).ok());
+    for (int i = 0; i < 20; ++i) {
+      const auto buffer = desk_->Stage({{tensor, elements}}, ::ballast::DType::kF32);
+      ASSERT_TRUE(buffer.ok()) << buffer.status();
+      if (i % 2 == 0) {
+        const auto bytes = desk_->Await(*buffer);
+        ASSERT_TRUE(bytes.ok() && **bytes == 1) << bytes.status();
+      }
+      ASSERT_TRUE(desk_->Drop(*buffer).ok());
+    }
+    ASSERT_TRUE(desk_->FitFrames(kFrameBytes).ok());
+    ASSERT_EQ(desk_->buffer_bytes(), kFrameBytes);
+  }
   void AddTensor(size_t t) {
     for (std::vector<float*>* const memory : {&grads_, &weights_}) {
       if (t == kHostTensor) {
@@ -183,6 +204,34 @@ TEST(SessionDevice, FewestBuffersAreEnough) {
     ASSERT_TRUE(trainer.Finish());
     ASSERT_EQ(trainer.EndStep(), trainer.want()) << "seed " << seed;
   }
+}
+
+TEST(SessionDevice, BuffersAreCutAnewForLongerFramesOfTheServers) {
+  for (uint32_t seed = 0; seed < 16; ++seed) {
+    DeviceTrainer trainer(seed, DeviceDesk::kBuffersMin, Durability::kNone, 64);
+    for (const float value : {1.0f, 1000.0f}) {
+      trainer.BeginStep(value);
+      ASSERT_TRUE(trainer.Finish());
+      ASSERT_TRUE(trainer.core().error().ok()) << trainer.core().error();
+      ASSERT_EQ(trainer.EndStep(), trainer.want()) << "seed " << seed;
+    }
+  }
+}
+
+TEST(SessionDevice, FramesOfWhichTooFewFitAreRefusedWithTheNumbersAndNothingChanges) {
+  HostileDevice device(0);
+  const auto desk = *DeviceDesk::Create(&device, 16 * 64, 64);
+  const absl::Status status = desk->FitFrames(320);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ReasonOf(status), Reason::kUnsupported);
+  EXPECT_EQ(status.message(),
+            "the servers cut frames of 320 bytes, and pinned memory of 1024 bytes holds 3 of them; "
+            "give pinned_bytes of at least 1280, or set rounds.chunk_bytes of the servers to at "
+            "most 256");
+  EXPECT_EQ(desk->buffer_bytes(), 64u);
+  EXPECT_TRUE(desk->FitFrames(32).ok());  // Shorter frames have room.
+  EXPECT_EQ(desk->buffer_bytes(), 64u);
+  EXPECT_TRUE(desk->FitFrames(256).ok());
 }
 
 TEST(SessionDevice, AServerThatComesBackGetsItsPartFromTheDeviceAgain) {

@@ -45,9 +45,10 @@ class Training {
   explicit Training(uint32_t seed) : device_(seed) {}
 
   absl::Status Run() {
-    BALLAST_ASSIGN_OR_RETURN(pipeline_, Pipeline::Create(&device_, {2, kBufferBytes}));
+    BALLAST_ASSIGN_OR_RETURN(pipeline_, Pipeline::Create(&device_, {6, kBufferBytes / 3}));
     BALLAST_ASSIGN_OR_RETURN(stream_, device_.NewStream());
     BALLAST_ASSIGN_OR_RETURN(event_, device_.NewEvent());
+    BALLAST_RETURN_IF_ERROR(CutAnew());
     for (int round = 1; round <= 3; ++round) {
       BALLAST_RETURN_IF_ERROR(PushAll(static_cast<float>(round)));
       BALLAST_RETURN_IF_ERROR(PullAll(static_cast<float>(round)));
@@ -60,6 +61,20 @@ class Training {
   static Packing One(Tensor& tensor, Piece* piece) {
     *piece = {tensor.data(), kCount};
     return {{piece, 1}, DType::kF32, DType::kF32, nullptr};
+  }
+
+  // Longer buffers take the place of shorter ones, from which weights are still on their way.
+  absl::Status CutAnew() {
+    BALLAST_RETURN_IF_ERROR(device_.Record(stream_, event_));
+    for (size_t i = 0; i < kTensors; ++i) {
+      BALLAST_ASSIGN_OR_RETURN(const Pipeline::Room room, pipeline_->Take());
+      std::memcpy(room.bytes.data(), Filled(0).data(), kBytes / 3);
+      const Piece piece{weights_[i].data(), kCount / 3};
+      BALLAST_RETURN_IF_ERROR(
+          pipeline_->Pull(room.buffer, event_, {{&piece, 1}, DType::kF32, DType::kF32, nullptr}));
+    }
+    BALLAST_RETURN_IF_ERROR(pipeline_->Recut(kBufferBytes));
+    return Pull(0, 0);
   }
 
   absl::StatusOr<size_t> Push(size_t i, float value) {
@@ -154,6 +169,16 @@ TEST(PipelineMutants, NothingIsWrongWhenNothingIsLeftOut) {
     const absl::Status status = Training(seed).Run();
     ASSERT_TRUE(status.ok()) << "seed " << seed << ": " << status;
   }
+}
+
+TEST(PipelineMutants, BuffersThatAreShorterOrMoreThanAllAreRefused) {
+  HostileDevice device(1);
+  const auto pipeline = *Pipeline::Create(&device, {4, 128});
+  for (const size_t bytes : {size_t{64}, size_t{160}, size_t{576}}) {
+    const absl::Status status = pipeline->Recut(bytes);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << bytes;
+  }
+  EXPECT_EQ(pipeline->Take()->bytes.size(), 128u);  // Nothing has changed.
 }
 
 TEST(PipelineMutants, EachCallThatIsLeftOutIsNoticed) {
