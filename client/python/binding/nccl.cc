@@ -94,7 +94,7 @@ class Communicator {
   Communicator& operator=(const Communicator&) = delete;
   ~Communicator() {
     // A process forked from the owner has no part in the communicator.
-    if (getpid() != pid_) static_cast<void>(collective_.release());
+    getpid() == pid_ ? Close() : static_cast<void>(collective_.release());
   }
 
   void ReduceScatter(uintptr_t bucket, uintptr_t share, size_t count, int dtype, uint64_t round,

@@ -6,11 +6,13 @@
 // process's other communicators: where one is not marked, that would be for ever, and the fake
 // counts it. Faults: plan.h. Thread safety: a communicator is for one thread; the rest is
 // thread-safe.
+#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -77,7 +79,18 @@ void Strike(Comm* comm, const std::string& kind) {
   if (what == "fail") comm->result = nccl::kRemoteError;
 }
 
+// Returns when a byte has come through the pipe FAKE_NCCL_FREE, if that is set.
+void WaitToFree() {
+  const char* const path = std::getenv("FAKE_NCCL_FREE");
+  if (path == nullptr) return;
+  const int pipe = open(path, O_RDONLY);
+  char byte = 0;
+  if (pipe < 0 || read(pipe, &byte, 1) != 1) std::abort();
+  close(pipe);
+}
+
 void Free(Comm* comm) {
+  WaitToFree();
   {
     ballast::MutexLock lock(&process().mutex);
     process().comms.erase(comm);

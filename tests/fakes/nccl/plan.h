@@ -4,6 +4,7 @@
 // Calls: init, reduce_scatter, all_gather. Faults: never (the rank does not arrive, and
 // lives), fail (a remote error there), slow (it arrives late: after 200 looks), die (SIGKILL).
 //   notice                   ranks notice that another process has ended (a remote error)
+// FAKE_NCCL_FREE names a pipe: freeing a communicator waits for a byte from it.
 // Comes from: tests. Goes to: fake_nccl.cc. Thread safety: immutable.
 #pragma once
 
