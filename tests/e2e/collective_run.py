@@ -79,7 +79,7 @@ class Run:
             self._restart_ranks(ranks, strikes, impatient)
             now, finished = time.monotonic(), self._finished()
             self.stalled_s = max(self.stalled_s, now - since - lateness.since(since))
-            assert self.stalled_s < STALL_S, f"round {seen + 1} hangs\n{self._logs()}"
+            assert self.stalled_s < STALL_S, f"round {seen + 1} hangs\n{self.logs()}"
             if finished > seen:
                 seen, since = finished, now
 
@@ -93,7 +93,7 @@ class Run:
         grouped = self._collective == "gloo"
         bad = {-signal.SIGKILL, GROUP_LOST} if grouped else {-signal.SIGKILL}
         for rank, code in codes.items():
-            assert code in {None, 0, *bad}, f"rank {rank} ended with {code}\n{self._logs()}"
+            assert code in {None, 0, *bad}, f"rank {rank} ended with {code}\n{self.logs()}"
         ended = [rank for rank, code in codes.items() if code in bad]
         if not grouped:
             ranks.update({rank: self._start(rank, strikes) for rank in ended})
@@ -124,6 +124,7 @@ class Run:
         files = [self._folder / f"done-{rank}" for rank in range(self._world)]
         return min(int(file.read_text()) if file.exists() else 0 for file in files)
 
-    def _logs(self) -> str:
+    def logs(self) -> str:
+        """The end of what each trainer has written."""
         texts = [f"--- {log.name}\n{log.read_text()[-3000:]}" for log in self._folder.glob("log-*")]
         return "\n".join(texts)

@@ -33,6 +33,7 @@ sys.path[:0] = [str(TESTS), str(TESTS.parent / "examples/quickstart")]
 import ballast  # noqa: E402
 import ballast.torch as bt  # noqa: E402
 import torch  # noqa: E402
+from ballast.rendezvous import Rendezvous  # noqa: E402
 from e2e.collective_trainer import HYPER, backward, group_of, new_model  # noqa: E402
 from e2e.rounding import flat  # noqa: E402
 
@@ -42,8 +43,11 @@ ROUNDS_LOST = 5
 
 @dataclasses.dataclass
 class Strike:
-    """place: init, reduce, push, pull or gather. victim: "" this trainer, else a file that names
-    the pid of a server. bucket: of reduce and gather. after_ms: from the place to the kill."""
+    """place: init, exchanged (the id is), told (that all are ready), agree, reduce, push, pull or
+    gather.
+    victim: "" this trainer, "-" none, else a file that names the pid of a server. bucket: of reduce
+    and gather. after_ms: from the place to the kill. behind: the strike that comes first; else the
+    trainer waits there."""
 
     id: int
     round: int
@@ -51,6 +55,7 @@ class Strike:
     victim: str
     bucket: int
     after_ms: float
+    behind: int = -1
 
 
 @dataclasses.dataclass
@@ -88,6 +93,8 @@ class Striker:
         calls = shares._collective
         if not self._case.gloo:
             self._wrap(calls, "_begin", lambda _: self.at("init", 0, session.round + 1))
+            self._wrap(calls, "_everyones", lambda _: self.at("agree", 0, session.round + 1))
+            self._follow("exchange", "exchanged"), self._follow("ready", "told")
         self._wrap(calls, "reduce_scatter", lambda a: self.at("reduce", a[2], session.round + 1))
         self._wrap(calls, "all_gather", lambda a: self.at("gather", a[2], session.round))
         self._wrap(session, "step", lambda _: self._in_step(session))
@@ -101,6 +108,17 @@ class Striker:
 
         setattr(owner, name, call)
 
+    def _follow(self, act: str, place: str) -> None:
+        # After a kill there the call is made again, as by a rank that has not heard its answer.
+        inner = getattr(Rendezvous, act)
+
+        def call(meeting: Rendezvous, tag: str, id: bytes = b"") -> Any:
+            result = inner(meeting, tag, id)
+            killed = self.at(place, 0, self._opt.round + 1)
+            return inner(meeting, tag, id) if killed else result
+
+        setattr(Rendezvous, act, call)
+
     def _in_step(self, session: Any) -> None:
         self.at("push", 0, session.round + 1)
         before = session.counters()["payload_down_bytes"]
@@ -113,8 +131,10 @@ class Striker:
 
     def at(
         self, place: str, bucket: int, round: int, wait: Callable[[], None] | None = None
-    ) -> None:
-        """The trainer is there. wait: what has to come first, on another thread."""
+    ) -> bool:
+        """The trainer is there. wait: what has to come first, on another thread. Whether a server
+        was killed, and the trainer goes on behind that."""
+        killed = False
         for strike in list(self._left):
             later = round >= strike.round if place == "init" else round == strike.round
             if strike.place != place or not later:
@@ -122,12 +142,19 @@ class Striker:
             if place in ("reduce", "gather") and strike.bucket != bucket:
                 continue
             self._left.remove(strike)
-            if (Path(self._case.folder) / f"struck-{strike.id}").exists():
+            while strike.behind >= 0 and not self._done(strike.behind):
+                time.sleep(0.001)
+            if self._done(strike.id):
                 continue
             if wait is None and strike.after_ms == 0:
                 self._kill(strike)
+                killed = strike.victim != "-"
             else:
                 threading.Thread(target=self._later, args=(strike, wait), daemon=True).start()
+        return killed
+
+    def _done(self, id: int) -> bool:
+        return (Path(self._case.folder) / f"struck-{id}").exists()
 
     def _later(self, strike: Strike, wait: Callable[[], None] | None) -> None:
         if wait is not None:
@@ -137,13 +164,14 @@ class Striker:
 
     def _kill(self, strike: Strike) -> None:
         victim = os.getpid()
-        if strike.victim:
+        if strike.victim not in ("", "-"):
             file = Path(strike.victim)
             while not file.exists():  # It is being started again.
                 time.sleep(0.001)
             victim = json.loads(file.read_text())["pid"]
         (Path(self._case.folder) / f"struck-{strike.id}").touch()
-        os.kill(victim, signal.SIGKILL)
+        if strike.victim != "-":
+            os.kill(victim, signal.SIGKILL)
 
 
 def rounds_seen(case: Case) -> int:

@@ -72,6 +72,31 @@ def test_a_few_kills_lose_no_round_and_no_bit(
     storm(cluster, zygote, tmp_path, world, collective, seed, expected)
 
 
+@pytest.mark.parametrize(
+    ("zero", "one"),
+    [
+        # Rank 1 asks for the id that rank 0 has given and the home has forgotten.
+        ("exchanged", "init"),
+        # Rank 0 was told that all are ready, and rank 1 did not hear of it.
+        ("agree", "told"),
+    ],
+)
+def test_a_home_that_starts_again_in_an_init_keeps_no_rank_waiting(
+    start_cluster, zygote, tmp_path, zero, one
+):
+    cluster = start_cluster(1)
+    run = Run(cluster, zygote, tmp_path, 2, "nccl", 1)
+    common = {"round": 1, "bucket": 0, "after_ms": 0.0}
+    home = str(cluster.ready_file(0))
+    strikes = [
+        {"id": 0, "rank": 0, "place": zero, "victim": "-", **common},
+        {"id": 1, "rank": 1, "place": one, "victim": home, "behind": 0, **common},
+    ]
+    run.finish(strikes)
+    assert all(map(run.struck, strikes))
+    assert "TrainerLost" not in run.logs()
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("collective", ["nccl", "gloo"])
 @pytest.mark.parametrize("world", [2, 4])

@@ -87,6 +87,7 @@ class Nccl(Agreement):
         self._link: Any = None
         self._meeting: Rendezvous
         self._epoch, self._generation = 0, 0
+        self._id, self._met = b"", False  # of the newest meeting; it is over, and all were ready
         self._asked = 0.0
         self._device = torch.device("cpu") if on is None else torch.device("cuda", on.ordinal)
         self._stream = 0 if on is None else gpu.current_stream(on.ordinal)
@@ -161,7 +162,9 @@ class Nccl(Agreement):
         self._meeting = Rendezvous(self._session, self._generation, self._waits_s)
         self._meeting.doing(Phase.INIT)
         lowest = self.rank == 0
-        id = self._meeting.exchange(TAG, self._comms.new_id() if lowest else b"")
+        given = self._comms.new_id() if lowest else b""
+        id = self._id = self._meeting.exchange(TAG, given)
+        self._met = False
         native = importlib.import_module("ballast._nccl")
         on = self._gpu
         memory = (
@@ -181,6 +184,7 @@ class Nccl(Agreement):
         except BaseException:
             link.close()
             raise
+        self._met = True
         if lowest:
             say(0, f"NCCL {self._comms.version}: communicator of epoch {self._epoch} is ready")
         return link
@@ -193,15 +197,25 @@ class Nccl(Agreement):
         if time.monotonic() - self._asked >= ASK_S:
             self._asked = time.monotonic()
             try:
-                call = self._meeting.roll_call()
+                call = self._roll_call()
             except BallastError as error:
                 if roll_call.is_away(error):
                     return
-                if error.reason != "STALE_EPOCH":
+                if error.reason not in ("STALE_EPOCH", "RENDEZVOUS_ENDED"):
                     raise
-                raise _Over("the epoch is over") from None
+                raise _Over(error.message) from None
             if call.ended and call.generation >= self._generation:
                 raise _Over(call.ended)
+
+    def _roll_call(self) -> Any:
+        # A home that has started again knows nothing of the meeting. Ranks may wait there for an id
+        # that the lowest rank has given, or for ranks that were told "ready", before.
+        call = self._meeting.roll_call()  # First: it says soon when the home is away.
+        if not self._met and self.rank == 0:
+            self._meeting.exchange(TAG, self._id)
+        if self._met and any(news.phase == Phase.INIT for news in call.ranks):
+            self._meeting.ready(TAG, self._id)
+        return call
 
     @contextlib.contextmanager
     def _during(
