@@ -75,18 +75,29 @@ def sum_in_16_bits(models: list[ByteGPT], rank: int) -> None:
         p.grad = both.to(p.dtype) if rank == 0 else torch.zeros_like(p)
 
 
+def side_by_side(
+    endpoints: str, rank: str, world: str, dtype: torch.dtype, jobs: dict[str, object]
+) -> list[tuple[ByteGPT, bt.AdamW]]:
+    """Per job, by its name and with its collective: the same model, and its attached optimizer."""
+    made = []
+    for job, collective in jobs.items():
+        model = new_model(dtype)
+        opt = bt.AdamW(
+            model.named_parameters(), job=job, collective=collective, endpoints=endpoints,
+            rank=int(rank), world_size=int(world), durability="none", loss_scale=4.0, **HYPER,
+            **EXTENTS,
+        )  # fmt: skip
+        opt.attach()
+        made.append((model, opt))
+    return made
+
+
 def bits(endpoints: str, job: str, rank: str, world: str, folder: str) -> None:
     group = group_of(folder, job, int(rank), int(world), 60)
     said = {}
     for name, dtype in DTYPES.items():
-        seat = {
-            "endpoints": endpoints, "rank": int(rank), "world_size": int(world),
-            "durability": "none", "loss_scale": 4.0, **HYPER, **EXTENTS,
-        }  # fmt: skip
-        ours, theirs = new_model(dtype), new_model(dtype)
-        opt = bt.AdamW(ours.named_parameters(), job=f"{job}-{name}", collective=group, **seat)
-        other = bt.AdamW(theirs.named_parameters(), job=f"{job}-{name}-servers", **seat)
-        opt.attach(), other.attach()
+        jobs = {f"{job}-{name}": group, f"{job}-{name}-servers": "none"}
+        (ours, opt), (theirs, other) = side_by_side(endpoints, rank, world, dtype, jobs)
         before, differing = [opt.counters, other.counters], 0
         for round in range(ROUNDS):
             backward(ours, round, int(rank)), backward(theirs, round, int(rank))

@@ -24,7 +24,7 @@ import ballast  # noqa: E402
 import ballast.torch as bt  # noqa: E402
 import torch  # noqa: E402
 from e2e.collective_trainer import (  # noqa: E402
-    DTYPES, EXTENTS, HYPER, ROUNDS, backward, group_of, new_model,
+    DTYPES, EXTENTS, HYPER, ROUNDS, backward, group_of, new_model, side_by_side,
 )  # fmt: skip
 from e2e.oracle import differing_bits  # noqa: E402
 
@@ -33,14 +33,8 @@ def bits(endpoints: str, job: str, rank: str, world: str, folder: str) -> None:
     group = group_of(folder, job, int(rank), int(world), 60)
     said = {}
     for name, dtype in DTYPES.items():
-        seat = {
-            "endpoints": endpoints, "rank": int(rank), "world_size": int(world),
-            "durability": "none", "loss_scale": 4.0, **HYPER, **EXTENTS,
-        }  # fmt: skip
-        ours, theirs = new_model(dtype), new_model(dtype)
-        opt = bt.AdamW(ours.named_parameters(), job=f"{job}-{name}", collective="nccl", **seat)
-        other = bt.AdamW(theirs.named_parameters(), job=f"{job}-{name}-g", collective=group, **seat)
-        opt.attach(), other.attach()
+        jobs = {f"{job}-{name}": "nccl", f"{job}-{name}-g": group}
+        (ours, opt), (theirs, other) = side_by_side(endpoints, rank, world, dtype, jobs)
         differing = 0
         for round in range(ROUNDS):
             backward(ours, round, int(rank)), backward(theirs, round, int(rank))
