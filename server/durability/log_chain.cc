@@ -146,10 +146,10 @@ class ChainReader {
     if (end.offset == options_.segment_bytes) return false;
     BALLAST_RETURN_IF_ERROR(
         files_.Read(files_.IndexOf(end.sequence), end.offset, kPageBytes, scratch.data()));
-    const absl::StatusOr<RecordHeader> header = DecodeRecordPage(scratch.data());
+    const absl::StatusOr<RecordHeader> header = DecodeAt(scratch.data(), end.sequence, end.offset);
     BALLAST_RETURN_IF_ERROR(CheckVersion(header, end.sequence, end.offset));
-    if (!header.ok() || !Belongs(*header, end.sequence, end.offset) || header->lsn != end.lsn ||
-        header->previous_crc != end.previous_crc || header->generation < end.generation) {
+    if (!header.ok() || header->lsn != end.lsn || header->previous_crc != end.previous_crc ||
+        header->generation < end.generation) {
       return false;
     }
     end.offset += GradientLog::RecordBytes(header->payload_bytes);
@@ -166,12 +166,22 @@ class ChainReader {
            header.previous_crc == end_.previous_crc && header.generation >= end_.generation;
   }
 
-  // Whether the record was written to this very place of this log.
-  bool Belongs(const RecordHeader& header, uint64_t sequence, uint64_t offset) const {
-    return header.job == options_.job && header.server == options_.server &&
-           header.sequence == sequence && header.offset == offset &&
-           header.payload_bytes <= options_.segment_bytes &&
-           offset + GradientLog::RecordBytes(header.payload_bytes) <= options_.segment_bytes;
+  // The record that was written to this very place of this log. DATA_LOSS for anything else:
+  // payloads stand on pages too, and a trainer's bytes may look like a header of any version.
+  absl::StatusOr<RecordHeader> DecodeAt(const char* page, uint64_t sequence,
+                                        uint64_t offset) const {
+    if (PlaceOf(page) != RecordPlace{.job = options_.job,
+                                     .server = options_.server,
+                                     .sequence = sequence,
+                                     .offset = offset}) {
+      return absl::DataLossError("the page was not written here");
+    }
+    BALLAST_ASSIGN_OR_RETURN(const RecordHeader header, DecodeRecordPage(page));
+    if (header.payload_bytes > options_.segment_bytes ||
+        offset + GradientLog::RecordBytes(header.payload_bytes) > options_.segment_bytes) {
+      return absl::DataLossError("the record does not fit the segment");
+    }
+    return header;
   }
 
   // What follows the end.
@@ -238,10 +248,10 @@ class ChainReader {
     for (uint64_t at = 0; at < bytes; at += kPageBytes) {
       const char* const page = scratch.data() + at;
       if (!LooksLikeRecord(page)) continue;
-      const absl::StatusOr<RecordHeader> header = DecodeRecordPage(page);
+      const absl::StatusOr<RecordHeader> header = DecodeAt(page, sequence, offset + at);
       // What it proves is not known; and records that are written up to it end there.
       BALLAST_RETURN_IF_ERROR(CheckVersion(header, sequence, offset + at));
-      if (!header.ok() || !Belongs(*header, sequence, offset + at)) continue;
+      if (!header.ok()) continue;
       heard->Add(Say(*header));
     }
     return absl::OkStatus();

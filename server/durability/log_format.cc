@@ -219,6 +219,13 @@ bool LooksLikeRecord(const char* page) {
   return std::memcmp(page, kRecordMagic.data(), kRecordMagic.size()) == 0;
 }
 
+RecordPlace PlaceOf(const char* page) {
+  return {.job = LoadNumber<uint64_t>(page + kRecordJob),
+          .server = LoadNumber<uint32_t>(page + kRecordServer),
+          .sequence = LoadNumber<uint64_t>(page + kRecordSequence),
+          .offset = LoadNumber<uint64_t>(page + kRecordOffset)};
+}
+
 uint32_t PageCrc(const char* page) { return LoadNumber<uint32_t>(page + kPageCrcAt); }
 
 uint32_t PayloadSeed(const RecordHeader& header) {

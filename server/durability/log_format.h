@@ -65,6 +65,16 @@ absl::StatusOr<RecordHeader> DecodeRecordPage(const char* page);
 
 // Whether the page begins like a record header; cheap, proves nothing.
 bool LooksLikeRecord(const char* page);
+// Where a page that looks like a record header says that it was written. Versions above ours keep
+// these fields at the same offsets. Checks nothing.
+struct RecordPlace {
+  uint64_t job = 0;
+  uint32_t server = 0;
+  uint64_t sequence = 0;
+  uint64_t offset = 0;
+  bool operator==(const RecordPlace&) const = default;
+};
+RecordPlace PlaceOf(const char* page);
 // The checksum a whole header page carries.
 uint32_t PageCrc(const char* page);
 

@@ -288,15 +288,44 @@ TEST(LogDamage, NumbersThatLeaveNoneBehindThemAreDamage) {
   EXPECT_TRUE(absl::IsDataLoss(open_with([](SegmentHeader* h) { h->first_lsn = ~uint64_t{0}; })));
 }
 
-TEST(LogDamage, ARecordOfANewerVersionBehindTheEndIsRefused) {
+// A whole page of version 2, as a record of SmallLog's first segment at `offset` after `change`.
+template <typename Change>
+std::string NewerPage(uint64_t offset, Change change) {
+  const LogOptions options = SmallLog();
+  RecordHeader header{.type = RecordType::kExtent,
+                      .dtype = DType::kF32,
+                      .job = options.job,
+                      .server = options.server,
+                      .sequence = 1,
+                      .offset = offset};
+  change(&header);
   std::string page(kPageBytes, '\0');
-  EncodePage(RecordHeader{.type = RecordType::kExtent, .dtype = DType::kF32}, page.data());
-  EXPECT_TRUE(OpenWith(page, 3 * kPageBytes).ok());
+  EncodePage(header, page.data());
   page[8] = 2;
   StoreNumber(Crc32c(page.data(), kPageBytes - 4), page.data() + kPageBytes - 4);
-  const absl::Status status = OpenWith(page, 3 * kPageBytes);
-  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
-  EXPECT_THAT(status.message(), HasSubstr("job/log-000 at byte 12288: gradient log of format"));
+  return page;
+}
+
+TEST(LogDamage, ARecordOfANewerVersionBehindTheEndIsRefused) {
+  for (const uint64_t offset : {kPageBytes, 3 * kPageBytes}) {
+    const absl::Status status = OpenWith(NewerPage(offset, [](RecordHeader*) {}), offset);
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_THAT(status.message(), HasSubstr(absl::StrCat("job/log-000 at byte ", offset,
+                                                         ": gradient log of format")));
+  }
+}
+
+// A payload stands on whole pages, and its bytes are a trainer's.
+TEST(LogDamage, APayloadThatLooksLikeANewerRecordOfAnotherPlaceIsPassedOver) {
+  const auto open_with = [](auto change) {
+    absl::Status status = OpenWith(NewerPage(kPageBytes, change), kPageBytes);
+    if (status.ok()) status = OpenWith(NewerPage(3 * kPageBytes, change), 3 * kPageBytes);
+    return status;
+  };
+  EXPECT_TRUE(open_with([](RecordHeader* h) { h->job += 1; }).ok());
+  EXPECT_TRUE(open_with([](RecordHeader* h) { h->server += 1; }).ok());
+  EXPECT_TRUE(open_with([](RecordHeader* h) { h->sequence += 1; }).ok());
+  EXPECT_TRUE(open_with([](RecordHeader* h) { h->offset += kPageBytes; }).ok());
 }
 
 // Headers whose checksums are right, and whose fields are random, but small enough to meet.
