@@ -7,6 +7,9 @@ namespace {
 
 // Less is not worth the page faults that follow.
 constexpr uint64_t kWorthATrim = 8 << 20;
+// An interval is quiet with less than this part of what waits. Hellos and votes of peers, and
+// connections that end, never stop; at a steady rate of any size the trim comes after this many.
+constexpr uint64_t kQuietPart = 32;
 
 }  // namespace
 
@@ -28,7 +31,7 @@ void IdleTrim::Later() {
 void IdleTrim::Look() {
   const uint64_t released = options_.released();
   waiting_ += released;
-  if (released == 0 && waiting_ >= kWorthATrim) {
+  if (waiting_ >= kWorthATrim && released < waiting_ / kQuietPart) {
     options_.trim();
     waiting_ = 0;
   }

@@ -23,7 +23,8 @@ struct IdleTrimOptions {
 
 class IdleTrim : public std::enable_shared_from_this<IdleTrim> {
  public:
-  // Looks every interval, and trims in the first one without a release after 8 MiB of them.
+  // Looks every interval, and trims when 8 MiB or more were released since the last trim, and less
+  // than a 32nd of that in this interval.
   // `executor` outlives the last look, which it drops when it shuts down.
   static std::shared_ptr<IdleTrim> Start(IdleTrimOptions options, Executor* executor);
 

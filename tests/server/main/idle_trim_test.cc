@@ -50,5 +50,39 @@ TEST(IdleTrim, TrimsOnceInTheFirstQuietIntervalAfterLargeRequests) {
   EXPECT_EQ(trims, 1);
 }
 
+// Runs `intervals` with the same release in each; how often it trims.
+int TrimsOf(IdleTrimOptions options, uint64_t released, int intervals) {
+  PlayedExecutor executor;
+  int trims = 0;
+  options.released = [&] { return released; };
+  options.trim = [&] { ++trims; };
+  const auto trim = IdleTrim::Start(options, &executor);
+  for (int i = 0; i < intervals; ++i) executor.RunNext();
+  return trims;
+}
+
+TEST(IdleTrim, ATrickleOfSmallRequestsDelaysNoTrim) {
+  PlayedExecutor executor;
+  uint64_t released = 9 << 20;
+  int trims = 0;
+  IdleTrimOptions options;
+  options.released = [&] { return std::exchange(released, 200 << 10); };
+  options.trim = [&] { ++trims; };
+  const auto trim = IdleTrim::Start(options, &executor);
+  executor.RunNext();
+  EXPECT_EQ(trims, 0);
+  executor.RunNext();
+  EXPECT_EQ(trims, 1);
+}
+
+TEST(IdleTrim, ASteadyRateOfAnySizeIsTrimmedNowAndThen) {
+  EXPECT_EQ(TrimsOf({}, uint64_t{1} << 30, 33), 1);
+  EXPECT_EQ(TrimsOf({}, uint64_t{1} << 30, 32), 0);
+  EXPECT_EQ(TrimsOf({}, 1 << 20, 330), 10);
+  // Hellos alone: seldom.
+  EXPECT_EQ(TrimsOf({}, 2 << 10, 4095), 0);
+  EXPECT_EQ(TrimsOf({}, 2 << 10, 4096), 1);
+}
+
 }  // namespace
 }  // namespace ballast::server
