@@ -150,14 +150,16 @@ grpc::StatusCode GenericCall::EndedWith(bool cancelled) const {
 void GenericCall::OnOver() {
   bool cancelled = false;
   grpc::StatusCode code = grpc::StatusCode::OK;
+  grpc::StatusCode meant = grpc::StatusCode::OK;
   {
     MutexLock lock(&mu_);
     over_ = true;
     cancelled = context_->IsCancelled();
     code = EndedWith(cancelled);
+    meant = final_status_.error_code();
   }
   timer_.End(code, environment_->clock->Now());
-  if (environment_->ended) environment_->ended(*this, code);
+  if (environment_->ended) environment_->ended(*this, IsRefusal(meant) ? meant : code);
   if (handler_ != nullptr) handler_->OnDone(cancelled);
 }
 

@@ -47,6 +47,11 @@ class CallHandler {
   virtual void OnDone(bool cancelled) = 0;
 };
 
+// Whether a status says that the caller may not make the call.
+inline bool IsRefusal(grpc::StatusCode code) {
+  return code == grpc::StatusCode::UNAUTHENTICATED || code == grpc::StatusCode::PERMISSION_DENIED;
+}
+
 // Shared by the calls of one server while it runs.
 struct CallEnvironment {
   grpc::AsyncGenericService* service = nullptr;
@@ -55,7 +60,8 @@ struct CallEnvironment {
   ParseBudget* parsing = nullptr;
   // A call has come in; returns its handler, or null to refuse an unknown method.
   std::function<std::shared_ptr<CallHandler>(std::shared_ptr<class GenericCall>)> accept;
-  // An accepted call is over; `code` is the status that its client has got. May be null.
+  // An accepted call is over; `code` is the status that its client has got, or a refusal
+  // (IsRefusal) that it did not wait for. May be null.
   std::function<void(const class GenericCall& call, grpc::StatusCode code)> ended;
   // The last tag of a call, accepted or not, has come back from the queue.
   std::function<void()> released;

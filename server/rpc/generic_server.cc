@@ -177,8 +177,7 @@ std::shared_ptr<CallHandler> GenericServer::Admit(const Method& method,
 
 void GenericServer::Audit(const GenericCall& call, grpc::StatusCode code) {
   const MethodRow* const row = FindMethod(call.method());
-  const bool refused =
-      code == grpc::StatusCode::UNAUTHENTICATED || code == grpc::StatusCode::PERMISSION_DENIED;
+  const bool refused = IsRefusal(code);
   const bool order = row != nullptr && row->audited && call.caller().secured;
   if (row == nullptr || !(refused || order)) return;
   const std::string tenant = call.caller().identity.tenant;

@@ -13,6 +13,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
 ACK = END_STREAM = 1
 END_HEADERS = 4
+CANCEL = 8
 _FRAME_MAX = 16384
 
 
@@ -75,6 +76,12 @@ class Http2:
             self._socket.sendall(frame(DATA, last, stream, bytes(part)))
         while stream not in self._ended:
             self.read()
+
+    def call_and_hang_up(self, method: str) -> None:
+        """Begins a call and breaks it off, in one write. The server may have seen it or not."""
+        stream, self._stream = self._stream, self._stream + 2
+        begin = frame(HEADERS, END_HEADERS, stream, _headers(method))
+        self._socket.sendall(begin + frame(RST_STREAM, 0, stream, struct.pack(">I", CANCEL)))
 
     def read(self) -> None:
         """Reads one frame, and answers what must be answered."""

@@ -101,6 +101,16 @@ def test_a_method_without_a_manifest_takes_no_large_request(ballastd, tmp_path):
         stranger.close()
 
 
+def test_a_refused_order_that_hangs_up_at_once_has_its_audit_line(ballastd, tmp_path):
+    with OneServer(ballastd, tmp_path) as server:
+        stranger = Http2(server.connect())
+        for _ in range(5):
+            stranger.call_and_hang_up(DROP_JOB)
+        line = f'"method":"{DROP_JOB}","result":"PermissionDenied"'
+        wait_for(lambda: server.log.count(line) == 5, "five lines")
+        stranger.close()
+
+
 def test_a_stranger_deletes_no_job_with_an_order_to_its_home(ballastd, tmp_path):
     with OneServer(ballastd, tmp_path) as server:
         run = Run(server, fresh_job(), 1)
