@@ -15,10 +15,20 @@ VOTE = "/ballast.v1.Peer/Vote"
 
 
 def send(cluster: Cluster, server: int, method: str, message: bytes) -> None:
+    """One call on a connection of its own. That stays until the server has written the refusal: a
+    client that hangs up while the server still writes the end of a call may count as cancelled."""
+    before = len(refusals_of(cluster, server, method))
     host, port = cluster.endpoints[server].rsplit(":", 1)
     stranger = Http2(socket.create_connection((host, int(port)), timeout=60))
     stranger.call(method, message)
+    wait_for(lambda: len(refusals_of(cluster, server, method)) == before + 1, "a line of the audit")
     stranger.close()
+
+
+def refusals_of(cluster: Cluster, server: int, method: str) -> list[str]:
+    """Lines of the audit log."""
+    line = '"audit":"refused","peer":"ipv4:127.0.0.1:'
+    return [x for x in cluster.log(server).splitlines() if line in x and method in x]
 
 
 def refused(cluster: Cluster, server: int) -> str:
@@ -37,12 +47,9 @@ def test_a_stranger_orders_nothing_and_votes_for_no_server(start_cluster):
     send(cluster, OTHER, DROP_JOB, number)
     send(cluster, OTHER, VOTE, number + bytes([0x10, 1, 0x18, 2, 0x20, HOME]))
     send(cluster, HOME, VOTE, number + bytes([0x10, 1, 0x18, 2, 0x20, OTHER]))
-    wait_for(lambda: refused(cluster, OTHER).endswith(" 2"), "two refusals")
-    wait_for(lambda: refused(cluster, HOME).endswith(" 1"), "a refusal")
-    for server, method in ((OTHER, DROP_JOB), (OTHER, VOTE), (HOME, VOTE)):
-        line = '"audit":"refused","peer":"ipv4:127.0.0.1:'
-        found = [x for x in cluster.log(server).splitlines() if line in x and method in x]
-        assert len(found) == 1, cluster.log(server)
+    assert refused(cluster, OTHER).endswith(" 2")
+    assert refused(cluster, HOME).endswith(" 1")
+    assert len(refusals_of(cluster, HOME, DROP_JOB)) == 0
     run.step(2)
     assert run.round == 3
     run.close()
