@@ -1,5 +1,7 @@
 #include "server/rpc/peer_heartbeat.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/units.h"
@@ -74,6 +76,8 @@ void PeerHeartbeat::AskNow(uint32_t server) {
     MutexLock lock(&mu_);
     const auto peer = peers_.find(server);
     if (peer == peers_.end() || peer->second.asking) return;
+    if (clock_->Now() < peer->second.ask_now_from) return;
+    peer->second.ask_now_from = clock_->Now() + kPeerRetryDelay;
   }
   Ask(server);
 }
@@ -81,7 +85,7 @@ void PeerHeartbeat::AskNow(uint32_t server) {
 void PeerHeartbeat::Ask(uint32_t server) {
   {
     MutexLock lock(&mu_);
-    peers_.at(server).asking = true;
+    if (std::exchange(peers_.at(server).asking, true)) return;
   }
   caller_->SayHello(server, false,
                     [this, server](const absl::Status& status, const grpc::ByteBuffer& reply) {

@@ -31,7 +31,8 @@ class PeerHeartbeat {
   // Begins to ask. The heartbeat ends when `caller` stops.
   void Start(PeerClient::LostCallback lost);
   std::vector<PeerState> Peers() const;
-  // Says Hello to a peer, unless one is under way.
+  // Says Hello to a peer, unless one is under way or this was asked less than kPeerRetryDelay ago:
+  // any stranger's Hello may be the cause. The next Hello of the interval comes in any case.
   void AskNow(uint32_t server);
   // What a peer said to the newest call about a plan: whether the job still starts there.
   void SetStarts(uint32_t server, bool starts);
@@ -45,10 +46,12 @@ class PeerHeartbeat {
     bool asking = false;       // a Hello is under way
     bool asked_twice = false;  // the Hello before that found no connection
     std::chrono::nanoseconds last_heard{0};
+    std::chrono::nanoseconds ask_now_from{0};  // before that AskNow does nothing
     uint64_t incarnation = 0;
   };
 
   void Beat();
+  // Unless a Hello is under way.
   void Ask(uint32_t server);
   void OnHello(uint32_t server, const absl::Status& status, const grpc::ByteBuffer& reply);
   void Heard(uint32_t server, uint64_t incarnation);

@@ -3,12 +3,18 @@
 #include "common/base/thread_executor.h"
 
 #include <algorithm>
+#include <atomic>
 #include <future>
 
 #include "common/base/reason.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "proto/convert/job_convert.h"
+#include "proto/convert/methods.h"
+#include "server/rpc/peer_caller.h"
+#include "server/rpc/peer_heartbeat.h"
 #include "server/rpc/peer_service.h"
+#include "server/rpc/unary_call.h"
 #include "tests/server/rpc/fakes.h"
 
 namespace ballast::server {
@@ -342,6 +348,60 @@ TEST_F(PeerLinkTest, CallsUnderWayEndWhenTheClientStops) {
 }
 
 // --- Numbers ------------------------------------------------------------------------------------
+
+// Server 1, of a release without numbers: it counts Hellos.
+struct HelloCounter {
+  HelloCounter() {
+    server.AddMethod(method::kPeerHello, UnaryCall::Factory([this](auto call, grpc::ByteBuffer) {
+                       ++hellos;
+                       v1::PeerHello hello;
+                       *hello.mutable_protocol() = OwnProtocolRange();
+                       hello.set_id(1);
+                       call->Reply(hello);
+                     }));
+    GenericServerOptions options;
+    options.address = "127.0.0.1:0";
+    options.pollers = 1;  // Calls come in the order in which they were sent.
+    EXPECT_TRUE(server.Start(options).ok());
+    config.servers = {{0, "127.0.0.1:1"}, {1, absl::StrCat("127.0.0.1:", server.port())}};
+    config.report_after = kTestDeadline;
+  }
+
+  std::atomic<int> hellos{0};
+  GenericServer server;
+  PeerLinkConfig config;  // of server 0
+};
+
+// Strangers' Hellos may cause Hellos: not one for one.
+TEST(PeerHeartbeatTest, AskNowSaysHelloOnceInTheDelayBetweenAttempts) {
+  HelloCounter peer;
+  FakeClock clock;
+  PeerCaller caller(peer.config, nullptr);
+  PeerHeartbeat heartbeat(peer.config, &caller, &clock, [](auto, auto) { return true; });
+  const auto say_hello = [&] {
+    std::promise<void> said;
+    caller.SayHello(1, true, [&](const absl::Status&, const auto&) { said.set_value(); });
+    said.get_future().wait();
+  };
+  const auto answered = [&](int count) {
+    const auto end = std::chrono::steady_clock::now() + kTestDeadline;
+    while (peer.hellos < count || !heartbeat.Peers()[0].reachable) {
+      if (std::chrono::steady_clock::now() > end) return false;
+      std::this_thread::yield();
+    }
+    return peer.hellos == count;
+  };
+  say_hello();  // There is a connection.
+  heartbeat.AskNow(1);
+  ASSERT_TRUE(answered(2));
+  heartbeat.AskNow(1);
+  say_hello();
+  EXPECT_EQ(peer.hellos, 3);
+  clock.Advance(kPeerRetryDelay);
+  heartbeat.AskNow(1);
+  EXPECT_TRUE(answered(4));
+  caller.Stop();
+}
 
 // One of two servers without security: it takes calls, and makes them.
 class NumberedServer {
