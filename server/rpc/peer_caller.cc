@@ -119,7 +119,9 @@ absl::Status PeerCaller::AfterNumbered(uint32_t server, const absl::Status& stat
   if (refused || (MayPass(status) && ReasonOf(status) == Reason::kUnspecified)) {
     config_.numbers->Doubt(server);
   }
-  return refused ? StillStarting({server, AddressOf(server)}, kToldNoNumber) : status;
+  if (!refused) return status;
+  return StillStarting({server, AddressOf(server)},
+                       absl::StrCat(kToldNoNumber, "; it says: ", status.message()));
 }
 
 void PeerCaller::Send(uint32_t server, const PeerCallOptions& options, const std::string& number,

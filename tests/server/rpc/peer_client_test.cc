@@ -349,7 +349,7 @@ TEST_F(PeerLinkTest, CallsUnderWayEndWhenTheClientStops) {
 
 // --- Numbers ------------------------------------------------------------------------------------
 
-// Server 1, of a release without numbers: it counts Hellos.
+// Server 1, of a release without numbers: it counts Hellos, and refuses orders.
 struct HelloCounter {
   HelloCounter() {
     server.AddMethod(method::kPeerHello, UnaryCall::Factory([this](auto call, grpc::ByteBuffer) {
@@ -358,6 +358,9 @@ struct HelloCounter {
                        *hello.mutable_protocol() = OwnProtocolRange();
                        hello.set_id(1);
                        call->Reply(hello);
+                     }));
+    server.AddMethod(method::kPeerDropJob, UnaryCall::Factory([](auto call, grpc::ByteBuffer) {
+                       call->Fail(absl::UnauthenticatedError("the number is an old one"));
                      }));
     GenericServerOptions options;
     options.address = "127.0.0.1:0";
@@ -400,6 +403,21 @@ TEST(PeerHeartbeatTest, AskNowSaysHelloOnceInTheDelayBetweenAttempts) {
   clock.Advance(kPeerRetryDelay);
   heartbeat.AskNow(1);
   EXPECT_TRUE(answered(4));
+  caller.Stop();
+}
+
+TEST(PeerCallerTest, ARefusedNumberIsAServerThatStartsAndSaysWhatThePeerSaid) {
+  HelloCounter peer;
+  PeerNumbers numbers(std::string(16, 's'));
+  numbers.SetServers({0, 1});
+  peer.config.numbers = &numbers;
+  PeerCaller caller(peer.config, nullptr);
+  std::promise<absl::Status> said;
+  caller.Call(1, {method::kPeerDropJob, kTestDeadline, true}, SerializeMessage(v1::PeerDropJob()),
+              [&](const absl::Status& status, const auto&) { said.set_value(status); });
+  const absl::Status status = said.get_future().get();
+  EXPECT_TRUE(IsStillStarting(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("it says: the number is an old one"));
   caller.Stop();
 }
 
