@@ -22,6 +22,7 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
 from ballast.errors import LossScaleMismatch, TrainerLost  # noqa: E402
+from ballast.rendezvous import Phase, Rendezvous  # noqa: E402
 from ballast.torch.collective import Collective  # noqa: E402
 from ballast.torch.nccl import Nccl  # noqa: E402
 
@@ -96,14 +97,25 @@ CASES = (
 )
 
 
-class Meeting:
-    """Stands in for the rendezvous at the home, which hears of the calling rank alone."""
+class SessionStub:
+    """Stands in for a session in round 0, whose home has long not heard of the other ranks."""
 
-    def __init__(self, rank: int, world: int) -> None:
-        others = [other for other in range(world) if other != rank]
-        news = [types.SimpleNamespace(rank=other, ago_s=None, round=0) for other in others]
-        self.roll_call = lambda: types.SimpleNamespace(ended="", generation=0, ranks=news)
-        self.doing = self.give_up = lambda *_: None
+    round, epoch = 0, EPOCH
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    def check_open(self) -> None:
+        """It is."""
+
+    def set_doing(self, phase: int, bucket: int, round: int) -> None:
+        """No home hears it."""
+
+    def call(self, _: Any) -> dict[str, Any]:
+        """What a roll call answers; the collectives make no other call here but give_up()."""
+        others = [rank for rank in range(self.config.world_size) if rank != self.config.rank]
+        ranks = [(rank, True, 60.0, 0, int(Phase.NONE), 0, 0) for rank in others]
+        return {"ranks": ranks, "generation": 1, "ended": "", "lease_s": 0.0}
 
 
 def over_nccl(config: Any, session: Any, store: Any) -> Nccl:
@@ -112,7 +124,7 @@ def over_nccl(config: Any, session: Any, store: Any) -> Nccl:
     if config.rank == 0:
         store.set("id", calls._comms.new_id())
     seat = (config.rank, config.world_size)
-    calls._meeting, calls._epoch = Meeting(*seat), EPOCH
+    calls._meeting, calls._epoch, calls._met = Rendezvous(session), EPOCH, True
     calls._link = native.Communicator(
         calls._comms, native.host(), store.get("id"), seat, EPOCH, calls.timeout_s, calls._look
     )
@@ -126,7 +138,7 @@ def main(rank: int, world: int, folder: str) -> None:
         job="calls", rank=rank, world_size=world, time_scale=1.0, attach_timeout=60.0,
         collective=dist.group.WORLD,
     )  # fmt: skip
-    session = types.SimpleNamespace(round=0, epoch=EPOCH, check_open=lambda: None)
+    session: Any = SessionStub(config)
     links = {
         "torch": Collective(config, session),
         "nccl": over_nccl(config, session, dist.PrefixStore("nccl", store)),

@@ -26,7 +26,6 @@ static_assert(kFloat16 == ncclFloat16);
 static_assert(kFloat32 == ncclFloat32);
 static_assert(kBfloat16 == ncclBfloat16);
 static_assert(kSum == ncclSum);
-static_assert(kMax == ncclMax);
 static_assert(kLeastVersion == NCCL_VERSION(2, 22, 0));
 static_assert(NCCL_VERSION_CODE >= kLeastVersion);
 
@@ -78,13 +77,12 @@ SAME_CALL(group_start, ncclGroupStart);
 SAME_CALL(group_end, ncclGroupEnd);
 SAME_CALL(reduce_scatter, ncclReduceScatter);
 SAME_CALL(all_gather, ncclAllGather);
-SAME_CALL(all_reduce, ncclAllReduce);
 SAME_CALL(get_error_string, ncclGetErrorString);
 SAME_CALL(get_last_error, ncclGetLastError);
 
 // What must not pass.
 static_assert(!kSameCall<decltype(Functions::comm_abort), decltype(&ncclGroupStart)>);
-static_assert(!kSameCall<decltype(Functions::all_gather), decltype(&ncclAllReduce)>);
+static_assert(!kSameCall<decltype(Functions::all_gather), decltype(&ncclReduceScatter)>);
 
 }  // namespace
 }  // namespace ballast::collective::nccl
