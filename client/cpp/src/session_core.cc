@@ -186,7 +186,8 @@ bool SessionCore::Done() const {
 
 Activity SessionCore::EndActivity() {
   frames_.DropBegun();
-  if (!error_.ok()) frames_.EndEarly();
+  const bool early = !error_.ok() || std::holds_alternative<StaleStep>(activity_);
+  if (early) frames_.EndEarly();
   return std::exchange(activity_, Idle());
 }
 

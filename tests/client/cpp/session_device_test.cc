@@ -61,8 +61,9 @@ class DeviceTrainer {
     device_.RunAll();
   }
 
-  // The framework forms gradients; the optimizer's step begins without waiting for them.
-  void BeginStep(float value) {
+  // The framework forms gradients; the optimizer's step begins without waiting for them. sums_of:
+  // as in RoundInput.
+  void BeginStep(float value, uint32_t sums_of = 0) {
     std::vector<TensorBuffers> buffers;
     want_.clear();
     for (size_t t = 0; t < std::size(kSizes); ++t) {
@@ -74,7 +75,15 @@ class DeviceTrainer {
     ASSERT_TRUE(desk_->Begin(framework_).ok());
     auto input = StepInput(core_->job(), std::vector<Hyper>(1, AdamWHyper()), buffers);
     ASSERT_TRUE(input.ok()) << input.status();
+    input->sums_of = sums_of;
     ASSERT_TRUE(core_->BeginRound(*std::move(input)).ok());
+  }
+  // The job goes into epoch 2 before the round's end.
+  void NextEpoch() {
+    v1::AttachReply reply = Attached().reply;
+    reply.mutable_epoch()->set_epoch(2);
+    peer_->AnswerCalls(reply.SerializeAsString());
+    server_.NextEpoch();
   }
   bool Finish() {
     return RunUntil([this] { return core_->Done() || !core_->error().ok(); });
@@ -258,6 +267,23 @@ TEST(SessionDevice, AStepThatEndsEarlyLeavesNoWorkOnItsTensors) {
         [&] { return trainer.core().counters().payload_down_bytes >= kElements * sizeof(float); }));
     trainer.core().Fail(absl::InternalError("the step ends here"));
     ASSERT_FALSE(trainer.core().error().ok());
+    EXPECT_TRUE(trainer.MemoryIsFree()) << "seed " << seed;
+  }
+}
+
+TEST(SessionDevice, AStepOfStaleSumsLeavesNoWorkOnItsTensors) {
+  for (uint32_t seed = 0; seed < 32; ++seed) {
+    DeviceTrainer trainer(seed, 6, Durability::kPower);
+    trainer.server().lacking = 1;
+    trainer.BeginStep(5, 1);
+    // Some weights are on their way.
+    ASSERT_TRUE(trainer.RunUntil(
+        [&] { return trainer.core().counters().payload_down_bytes >= kElements * sizeof(float); }));
+    trainer.NextEpoch();
+    ASSERT_TRUE(trainer.Finish());
+    RoundReport report;
+    ASSERT_EQ(ReasonOf(trainer.core().EndRound(&report)), Reason::kStaleEpoch);
+    ASSERT_TRUE(trainer.core().error().ok()) << trainer.core().error();
     EXPECT_TRUE(trainer.MemoryIsFree()) << "seed " << seed;
   }
 }
