@@ -69,8 +69,8 @@ class EchoServer {
 
   uint32_t slot = 0;  // the trainer's
   bool silent = false;
-  bool hold = false;  // takes gradients, and decides nothing
-  uint32_t lacking = 0;  // The last extents, whose weights it does not send; then no end either.
+  bool hold = false;     // takes gradients, and decides nothing
+  uint32_t lacking = 0;  // the last extents: it sends neither their weights nor the end
   int frames_until_stop = -1;
   int begun = 0;   // RoundBegin
   int frames = 0;  // of gradients
