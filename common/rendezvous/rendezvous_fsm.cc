@@ -163,14 +163,16 @@ void RendezvousFsm::Exchange(Meeting* meeting, const Call& call, Effects* effect
   // A rank that asks for the id again makes its communicator anew.
   meeting->ready.erase(call.slot);
   if (!call.id.empty()) Write(meeting, call, effects);
-  if (meeting->id.empty()) return;
-  AnswerAll(meeting, Act::kExchange, Reply{.over = true, .id = meeting->id}, effects);
+  if (!meeting->id.empty()) TellId(meeting, effects);
 }
 
 void RendezvousFsm::Ready(Meeting* meeting, const Call& call, Effects* effects) {
   meeting->ready[call.slot] = call.id;
   // The home has started again, and the leader brings the id back.
-  if (meeting->id.empty() && call.slot == leader()) Write(meeting, call, effects);
+  if (meeting->id.empty() && call.slot == leader()) {
+    Write(meeting, call, effects);
+    TellId(meeting, effects);
+  }
   OpenIfAllReady(meeting, effects);
 }
 
@@ -196,6 +198,10 @@ void RendezvousFsm::Write(Meeting* meeting, const Call& call, Effects* effects) 
     }
     one = meeting->ready.erase(one);
   }
+}
+
+void RendezvousFsm::TellId(Meeting* meeting, Effects* effects) {
+  AnswerAll(meeting, Act::kExchange, Reply{.over = true, .id = meeting->id}, effects);
 }
 
 void RendezvousFsm::OpenIfAllReady(Meeting* meeting, Effects* effects) {

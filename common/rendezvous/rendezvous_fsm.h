@@ -95,6 +95,7 @@ class RendezvousFsm {
   void Exchange(Meeting* meeting, const Call& call, Effects* effects);
   void Ready(Meeting* meeting, const Call& call, Effects* effects);
   void Write(Meeting* meeting, const Call& call, Effects* effects);
+  void TellId(Meeting* meeting, Effects* effects);  // to the ranks that wait for it
   void OpenIfAllReady(Meeting* meeting, Effects* effects);
   void GiveUp(const Call& call, Effects* effects);
   void Begin(const Call& call, Effects* effects);

@@ -355,6 +355,13 @@ TEST_F(RendezvousTest, ReadyRanksBringTheIdBackToAHomeThatHasForgottenIt) {
   EXPECT_TRUE(fsm_.is_open("main"));
 }
 
+TEST_F(RendezvousTest, ARankThatWaitsForTheIdGetsItFromTheRankThatBringsItBack) {
+  const Ticket waits = Do(Of(Act::kExchange, 3));
+  const Ticket ready = Do(Of(Act::kReady, 0, "id"));
+  EXPECT_EQ(IdOf(waits), "id");
+  EXPECT_TRUE(Waits(ready));
+}
+
 TEST_F(RendezvousTest, TagsOfAGenerationAreLimited) {
   for (size_t i = 0; i < kTagsMax; ++i) {
     Call call = Of(Act::kExchange, 0, "id" + std::to_string(i));
