@@ -57,6 +57,9 @@ class Cluster:
     def pid(self, server: int) -> int:
         return self._servers.children[server].pid
 
+    def pids(self) -> list[int]:
+        return [child.pid for child in self._servers.children]
+
     def ready_file(self, server: int) -> Path:
         """A JSON object with the server's "pid"; not there while it starts again."""
         return self._servers._ready_file(server)

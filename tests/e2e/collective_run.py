@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from e2e.cluster import Cluster, fresh_job
-from e2e.lateness import Lateness
+from e2e.cluster import HANG_S, Cluster, fresh_job
+from e2e.lateness import Lateness, Starvation
 from e2e.zygote import Zygote
 
 LEASE_S = 10.0  # the servers' default
@@ -38,7 +38,9 @@ class Run:
         self._folder = folder / self._job
         self._folder.mkdir()
         self._starts = 0
-        self.stalled_s = 0.0  # the longest time without a finished round
+        # The longest time without a finished round, less what trainers, servers and this process
+        # could not run in it.
+        self.stalled_s = 0.0
 
     def finish(self, strikes: list[dict[str, Any]], impatient: bool = True) -> int:
         """The checksum of all ranks' weights. impatient: the others of a process group are killed,
@@ -72,16 +74,20 @@ class Run:
     def _watch(
         self, ranks: dict[int, int], strikes: list, lateness: Lateness, impatient: bool
     ) -> None:
-        seen, since = 0, time.monotonic()
+        seen, since, starved = 0, time.monotonic(), Starvation()
         while any(self._zygote.code(pid) != 0 for pid in ranks.values()):
             self._zygote.wait(0.02)
+            starved.look([*ranks.values(), *self._cluster.pids()])
             self._restart_servers()
             self._restart_ranks(ranks, strikes, impatient)
             now, finished = time.monotonic(), self._finished()
-            self.stalled_s = max(self.stalled_s, now - since - lateness.since(since))
-            assert self.stalled_s < STALL_S, f"round {seen + 1} hangs\n{self.logs()}"
+            lost = lateness.since(since) + starved.seconds
+            self.stalled_s = max(self.stalled_s, now - since - lost)
+            hangs = self.stalled_s >= STALL_S or now - since >= 2 * HANG_S
+            assert not hangs, f"round {seen + 1} hangs, {lost:.0f} s were lost\n{self.logs()}"
             if finished > seen:
                 seen, since = finished, now
+                starved.begin()
 
     def _restart_servers(self) -> None:
         for server, alive in enumerate(self._cluster.running()):

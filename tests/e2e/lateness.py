@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 TICK_S = 0.01
+LOOK_S = 0.25
 # Timers are this exact on an idle machine.
 GRACE_S = 0.002
 
@@ -73,9 +74,42 @@ class Ending:
         return time.monotonic(), _starved_s(self._pid)
 
 
-def _starved_s(pid: int) -> float:
-    """Of the main thread, see proc(5); 0 where the kernel keeps no such account."""
+class Starvation:
+    """How long threads of some processes could run and did not, since begin()."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._known: dict[tuple[int, int], float] = {}  # per thread, of its whole life
+        self._next_look = 0.0
+
+    def begin(self) -> None:
+        self.seconds = 0.0
+
+    def look(self, pids: list[int]) -> None:
+        """Adds what is new since the last look; at most one look in LOOK_S does anything. A process
+        that has ended since then brings nothing."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + LOOK_S
+        for pid in pids:
+            for thread in _threads(pid):
+                starved = _starved_s(pid, thread)
+                self.seconds += max(0.0, starved - self._known.get((pid, thread), 0.0))
+                self._known[pid, thread] = starved
+
+
+def _threads(pid: int) -> list[int]:
     try:
-        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+        return [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
+    except OSError:
+        return []
+
+
+def _starved_s(pid: int, thread: int | None = None) -> float:
+    """Of one thread, else the main one, see proc(5); 0 where the kernel keeps no such account."""
+    task = "" if thread is None else f"/task/{thread}"
+    try:
+        return int(Path(f"/proc/{pid}{task}/schedstat").read_text().split()[1]) / 1e9
     except (OSError, IndexError):
         return 0.0

@@ -163,15 +163,20 @@ class Striker:
         self._kill(strike)
 
     def _kill(self, strike: Strike) -> None:
-        victim = os.getpid()
-        if strike.victim not in ("", "-"):
-            file = Path(strike.victim)
-            while not file.exists():  # It is being started again.
-                time.sleep(0.001)
-            victim = json.loads(file.read_text())["pid"]
-        (Path(self._case.folder) / f"struck-{strike.id}").touch()
-        if strike.victim != "-":
-            os.kill(victim, signal.SIGKILL)
+        while not self._try_to_kill(strike):
+            time.sleep(0.001)  # The server is being started again.
+
+    def _try_to_kill(self, strike: Strike) -> bool:
+        # A server that another strike has killed has no file, or one of the process that ended.
+        try:
+            own = strike.victim in ("", "-")
+            victim = os.getpid() if own else json.loads(Path(strike.victim).read_text())["pid"]
+            (Path(self._case.folder) / f"struck-{strike.id}").touch()
+            if strike.victim != "-":
+                os.kill(victim, signal.SIGKILL)
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+        return True
 
 
 def rounds_seen(case: Case) -> int:

@@ -261,7 +261,7 @@ class Books:
 
     def change_limit(self) -> None:
         """Also below what is used."""
-        self.limit = self.disk() + self.random.randrange(-10_000, 2 * self.costs["job"])
+        self.limit = max(1, self.disk() + self.random.randrange(-10_000, 2 * self.costs["job"]))
         self.limited.allow(f"default: {{disk: {self.limit}}}\n", "disk", self.limit)
 
     def kill(self) -> None:
