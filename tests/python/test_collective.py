@@ -123,6 +123,17 @@ def test_an_error_of_the_group_is_a_lost_trainer_with_place_and_round(fake, grou
     assert not [call for call in fake.last.calls if call[0] == "step"]
 
 
+def test_the_home_hears_of_the_push_behind_the_sums(fake, group, monkeypatch):
+    opt = optimizer(with_gradients(model()), collective=group)
+    opt.attach()
+    session, said = opt._membership.session, []
+    inner = session.step
+    monkeypatch.setattr(session, "step", lambda *a: said.append(fake.last.doing) or inner(*a))
+    opt.step()
+    opt.step()
+    assert said == [(Phase.PUSH, 0, 1), (Phase.PUSH, 0, 2)]
+
+
 def replaced_before_the_push(opt, fake, monkeypatch):
     """The next epoch begins between the first reduce-scatter and the push of its sums; the epochs
     in which sums were formed."""
@@ -195,10 +206,15 @@ class Meeting:
 
 
 class Deal:
-    """A session of which Shares asks the deal alone."""
+    """A session of which Shares asks the deal and the round alone."""
+
+    round = 0
 
     def __init__(self, extents):
         self.dealt = lambda: extents
+
+    def set_doing(self, *doing):
+        pass
 
 
 def in_fsdp_1(m, **options):

@@ -21,6 +21,7 @@ import torch
 
 from ballast import collective_option
 from ballast.errors import BallastError, TrainerLost, warn
+from ballast.rendezvous import Phase
 from ballast.session import Session
 from ballast.torch import buffers
 from ballast.torch.collective import Collective
@@ -90,6 +91,8 @@ class Shares:
         for number, bucket in enumerate(self._buckets):
             if any(present[tensor] for tensor in bucket.tensors()):
                 self._sum(number, bucket, entries, lent)
+        # A rank that is lost from here on is named with its push, not with its last bucket.
+        self._session.set_doing(int(Phase.PUSH), 0, self._session.round + 1)
         return [self._lend(i, e, lent[i]) if present[i] else (0, None)
                 for i, e in enumerate(entries)]  # fmt: skip
 
