@@ -12,6 +12,7 @@ import torch
 from ballast import roll_call
 from ballast.rendezvous import Phase
 from ballast.torch import reduced
+from ballast.torch.collective import Agreement
 from ballast.torch.manifest import Entry
 from ballast.torch.shares import Shares
 from training import model
@@ -134,6 +135,26 @@ def test_the_home_hears_of_the_push_behind_the_sums(fake, group, monkeypatch):
     assert said == [(Phase.PUSH, 0, 1), (Phase.PUSH, 0, 2)]
 
 
+def test_ranks_whose_tensor_is_on_other_kinds_of_device_are_refused_by_its_name():
+    everyones, barrier = [None] * 2, threading.Barrier(2)
+    grad = torch.ones(4)
+
+    def entry(name, device):
+        return Entry(grad, name, (), True, 0, 0, grad.shape, device=torch.device(device))
+
+    def train(rank):
+        calls = Agreeing(rank, everyones, barrier)
+        entries = [entry("a", "cuda:1"), entry("b", "cuda:0" if rank else "cpu")]
+        with pytest.raises(ballast.BadArgument) as refused:
+            Shares(calls, calls._session).reduce(entries, [(grad.data_ptr(), grad)] * 2, 1.0)
+        return str(refused.value)
+
+    with ThreadPoolExecutor(2) as ranks:
+        said = list(ranks.map(train, range(2)))
+    assert "parameter 'b' is on cpu at rank 0, and on cuda at rank 1: the ranks" in said[0]
+    assert "parameter 'b' is on cuda at rank 1, and on cpu at rank 0: the ranks" in said[1]
+
+
 def replaced_before_the_push(opt, fake, monkeypatch):
     """The next epoch begins between the first reduce-scatter and the push of its sums; the epochs
     in which sums were formed."""
@@ -195,7 +216,7 @@ class Meeting:
         self._barrier.wait(60)
         return self._everyones[:]
 
-    def agree(self, present, scale):
+    def agree(self, present, scale, places):
         return [any(bits) for bits in zip(*self._exchange(present))]
 
     def reduce_scatter(self, share, bucket, number):
@@ -203,6 +224,15 @@ class Meeting:
 
     def all_gather(self, bucket, share, number):
         bucket.copy_(torch.cat(self._exchange(share.clone())))
+
+
+class Agreeing(Agreement):
+    """As Meeting, with the shipped agreement."""
+
+    def __init__(self, rank, everyones, barrier):
+        config = SimpleNamespace(world_size=len(everyones), rank=rank, job="job")
+        super().__init__(config, SimpleNamespace(round=0, epoch=1, dealt=list), 60.0)
+        self._everyones = Meeting(rank, everyones, barrier)._exchange
 
 
 class Deal:

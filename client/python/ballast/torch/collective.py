@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +27,14 @@ _all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 _reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 # After a failed call, how long the ranks that are there wait for each other's word.
 ROLL_CALL_S = 2.0
+# A tensor's name and the type of its device.
+Place = tuple[str, str]
+_KINDS = ("cpu", "cuda", "another kind of device")
+
+
+def _number(kind: str) -> int:
+    # Of a kind of device, as the ranks tell it each other.
+    return _KINDS.index(kind) if kind in _KINDS else len(_KINDS) - 1
 
 
 def check(config: JobConfig) -> None:
@@ -88,21 +96,26 @@ class Agreement:
         self._config = config
         self._session = session
 
-    def agree(self, present: list[bool], scale: float) -> list[bool]:
+    def agree(self, present: list[bool], scale: float, places: Sequence[Place] = ()) -> list[bool]:
         """Per tensor: whether any rank has a gradient. Every rank calls it before a round.
 
         present: of this rank. scale: by what its gradients are multiplied; LossScaleMismatch on all
-        ranks when it differs. Returns when this rank is in the newest epoch that any rank knows.
+        ranks when it differs. places: where its tensors are; BadArgument on all ranks, naming the
+        tensor, when the kind of device differs: buckets are cut by device. Returns when this rank
+        is in the newest epoch that any rank knows.
         """
         head = struct.pack("<qqd", self._session.round, self._session.epoch, scale)
-        rows = self._everyones(head + bytes(present))
+        kinds = bytes(_number(kind) for _, kind in places)
+        rows = self._everyones(head + kinds + bytes(present))
         heads = [struct.unpack("<qqd", row[: len(head)]) for row in rows]
         self._refuse_differences(heads)
+        before = len(head) + len(kinds)
+        self._refuse_other_devices([row[len(head) : before] for row in rows], places)
         self.epoch = max(epoch for _, epoch, _ in heads)
         self._enter(self.epoch)
         any_of = 0
         for row in rows:
-            any_of |= int.from_bytes(row[len(head) :], "little")
+            any_of |= int.from_bytes(row[before:], "little")
         return [bit != 0 for bit in any_of.to_bytes(len(present), "little")]
 
     def _everyones(self, mine: bytes) -> list[bytes]:
@@ -128,6 +141,20 @@ class Agreement:
                     job=self._config.job,
                     slot=rank,
                 )
+
+    def _refuse_other_devices(self, everyones: list[bytes], places: Sequence[Place]) -> None:
+        mine = everyones[self.rank]
+        for rank, theirs in enumerate(everyones):
+            if theirs == mine:
+                continue
+            at = next(i for i, (own, other) in enumerate(zip(mine, theirs)) if own != other)
+            raise BadArgument(
+                f"parameter {places[at][0]!r} is on {places[at][1]} at rank {self.rank}, and on "
+                f"{_KINDS[theirs[at]]} at rank {rank}: the ranks would cut different buckets. Put "
+                "it on the same kind of device on all ranks",
+                job=self._config.job,
+                slot=rank,
+            )
 
     def _enter(self, epoch: int) -> None:
         # A rank that took its seat has made an epoch of which the others hear a moment later.

@@ -16,7 +16,7 @@ import importlib
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -28,7 +28,7 @@ from ballast.pauses import say
 from ballast.rendezvous import Phase, Rendezvous
 from ballast.session import SLICE_S, Session
 from ballast.torch import gpu
-from ballast.torch.collective import Agreement
+from ballast.torch.collective import Agreement, Place
 
 TAG = "gradients"
 _DTYPES = {torch.float32: 1, torch.bfloat16: 2, torch.float16: 3}
@@ -92,10 +92,10 @@ class Nccl(Agreement):
         self._device = torch.device("cpu") if on is None else torch.device("cuda", on.ordinal)
         self._stream = 0 if on is None else gpu.current_stream(on.ordinal)
 
-    def agree(self, present: list[bool], scale: float) -> list[bool]:
+    def agree(self, present: list[bool], scale: float, places: Sequence[Place] = ()) -> list[bool]:
         """As Agreement.agree; makes a communicator where there is none of the present epoch."""
         self._connect()
-        agreed = super().agree(present, scale)
+        agreed = super().agree(present, scale, places)
         self.epoch = self._epoch  # of the communicator, which no later record changes
         return agreed
 

@@ -86,7 +86,8 @@ class Shares:
         none. scale: by what the gradients are multiplied. Every rank calls it before each round.
         Raises as Collective.
         """
-        present = self._collective.agree([address != 0 for address, _ in lent], scale)
+        places = [(entry.name, entry.device.type) for entry in entries]
+        present = self._collective.agree([address != 0 for address, _ in lent], scale, places)
         self._cut(entries)
         for number, bucket in enumerate(self._buckets):
             if any(present[tensor] for tensor in bucket.tensors()):
