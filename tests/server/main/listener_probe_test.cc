@@ -87,6 +87,7 @@ TEST_F(ListenerProbeTest, APortThatIsFullIsNotDead) {
   GenericServer server;
   GenericServerOptions options;
   options.connections.total = 1;
+  options.time_scale = 100;  // The stranger keeps its place while the test waits.
   ASSERT_TRUE(server.Start(options).ok());
   const int stranger = BeginConnect("127.0.0.1", server.port());
   const auto probe = Start("127.0.0.1", server.port());
