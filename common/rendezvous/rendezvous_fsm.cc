@@ -139,7 +139,6 @@ RendezvousFsm::Meeting* RendezvousFsm::Enter(std::chrono::nanoseconds now, const
   if (is_new) {
     meeting->timeout = call.timeout;
     meeting->due = now + call.timeout;
-    effects->wake_at.push_back(meeting->due);
   }
   meeting->came.insert(call.slot);
   return meeting;
@@ -154,7 +153,6 @@ void RendezvousFsm::Wait(std::chrono::nanoseconds now, Ticket ticket, const Call
     effects->answers.push_back({held->second.ticket, Reply{}});
     held->second = waiter;
   }
-  effects->wake_at.push_back(waiter.due);
 }
 
 // --- Meetings -----------------------------------------------------------------------------------
@@ -259,6 +257,15 @@ void RendezvousFsm::OnDue(std::chrono::nanoseconds now, Effects* effects) {
       return true;
     });
   }
+}
+
+std::chrono::nanoseconds RendezvousFsm::next_due() const {
+  auto next = std::chrono::nanoseconds::max();
+  for (const auto& [tag, meeting] : meetings_) {
+    if (!meeting.open) next = std::min(next, meeting.due);
+    for (const auto& [slot, waiter] : meeting.waiting) next = std::min(next, waiter.due);
+  }
+  return next;
 }
 
 std::vector<Missing> RendezvousFsm::MissingIn(std::chrono::nanoseconds now,

@@ -50,6 +50,8 @@ class RendezvousFsm {
 
   // It is `now`: calls and meetings whose time is over end.
   void OnDue(std::chrono::nanoseconds now, Effects* effects);
+  // When the next of them is over, for OnDue; max() when nothing waits for a time.
+  std::chrono::nanoseconds next_due() const;
 
   // The job is over at its home, or the home ends: every call that waits gets `why`.
   void OnEnd(const absl::Status& why, Effects* effects);

@@ -104,7 +104,6 @@ struct Answer {
 // What the driver does after a step.
 struct Effects {
   std::vector<Answer> answers;
-  std::vector<std::chrono::nanoseconds> wake_at;  // OnDue is called then
 };
 
 }  // namespace ballast::rendezvous

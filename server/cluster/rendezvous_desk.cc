@@ -1,6 +1,9 @@
 #include "server/cluster/rendezvous_desk.h"
 
+#include <algorithm>
+#include <chrono>
 #include <memory>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -10,6 +13,10 @@
 
 namespace ballast::server {
 namespace {
+
+// How far ahead a timer is set, and how many of one job are set at a time.
+constexpr std::chrono::seconds kLookMax{10};
+constexpr size_t kLooksMax = 64;
 
 rendezvous::Epoch EpochOf(const HomeJob& job) {
   const EpochRecord& record = job.plan().epoch;
@@ -24,10 +31,10 @@ rendezvous::Epoch EpochOf(const HomeJob& job) {
 }  // namespace
 
 rendezvous::RendezvousFsm* RendezvousDesk::FsmOf(const HomeJob& job) {
-  const auto known = fsms_.find(job.plan().job);
-  if (known != fsms_.end()) return &known->second;
-  rendezvous::RendezvousFsm fsm(job.plan().spec.name, EpochOf(job), {clock_->Now(), lease_});
-  return &fsms_.emplace(job.plan().job, std::move(fsm)).first->second;
+  const auto known = served_.find(job.plan().job);
+  if (known != served_.end()) return &known->second.fsm;
+  Served served{.fsm = {job.plan().spec.name, EpochOf(job), {clock_->Now(), lease_}}};
+  return &served_.emplace(job.plan().job, std::move(served)).first->second.fsm;
 }
 
 const HomeJob* RendezvousDesk::FindRunning(uint64_t job) const {
@@ -56,43 +63,54 @@ void RendezvousDesk::OnHeard(uint64_t job, const Member& rank, const Doing& doin
 
 void RendezvousDesk::Follow(const HomeJob& job) {
   const uint64_t id = job.plan().job;
-  const auto known = fsms_.find(id);
-  if (known == fsms_.end()) return;
+  const auto known = served_.find(id);
+  if (known == served_.end()) return;
   if (job.stage() == HomeJob::Stage::kEnded || job.stage() == HomeJob::Stage::kOver) {
     return Forget(id, home::NoJobOfNumber(id));
   }
   rendezvous::Effects effects;
-  known->second.OnEpoch(clock_->Now(), EpochOf(job), &effects);
+  known->second.fsm.OnEpoch(clock_->Now(), EpochOf(job), &effects);
   Do(id, effects);
 }
 
 void RendezvousDesk::Forget(uint64_t job, const absl::Status& why) {
-  const auto known = fsms_.find(job);
-  if (known == fsms_.end()) return;
+  const auto known = served_.find(job);
+  if (known == served_.end()) return;
   rendezvous::Effects effects;
-  known->second.OnEnd(why, &effects);
-  fsms_.erase(known);
+  known->second.fsm.OnEnd(why, &effects);
+  served_.erase(known);
   Do(job, effects);
 }
 
 void RendezvousDesk::FailCalls(const absl::Status& why) {
   std::vector<uint64_t> jobs;
-  for (const auto& [job, fsm] : fsms_) jobs.push_back(job);
+  for (const auto& [job, served] : served_) jobs.push_back(job);
   for (const uint64_t job : jobs) Forget(job, why);
 }
 
-void RendezvousDesk::OnDue(uint64_t job) {
-  const auto known = fsms_.find(job);
-  if (known == fsms_.end()) return;
+void RendezvousDesk::LookInTime(uint64_t job) {
+  const auto known = served_.find(job);
+  if (known == served_.end()) return;
+  const std::chrono::nanoseconds due = known->second.fsm.next_due();
+  if (due == std::chrono::nanoseconds::max()) return;
+  const std::chrono::nanoseconds now = clock_->Now();
+  const std::chrono::nanoseconds at = std::min(due, now + kLookMax);
+  std::set<std::chrono::nanoseconds>& looks = known->second.looks;
+  if (!looks.empty() && (*looks.begin() <= at || looks.size() >= kLooksMax)) return;
+  looks.insert(at);
+  host_->PostLater(at - now, [this, job, at] { OnDue(job, at); });
+}
+
+void RendezvousDesk::OnDue(uint64_t job, std::chrono::nanoseconds at) {
+  const auto known = served_.find(job);
+  if (known == served_.end() || known->second.looks.erase(at) == 0) return;
   rendezvous::Effects effects;
-  known->second.OnDue(clock_->Now(), &effects);
+  known->second.fsm.OnDue(clock_->Now(), &effects);
   Do(job, effects);
 }
 
 void RendezvousDesk::Do(uint64_t job, const rendezvous::Effects& effects) {
-  for (const std::chrono::nanoseconds at : effects.wake_at) {
-    host_->PostLater(at - clock_->Now(), [this, job] { OnDue(job); });
-  }
+  LookInTime(job);
   for (const rendezvous::Answer& answer : effects.answers) {
     const auto call = calls_.find(answer.ticket);
     BALLAST_CHECK(call != calls_.end());  // A call is answered once.

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -49,17 +50,27 @@ class RendezvousDesk {
   void FailCalls(const absl::Status& why);
 
  private:
+  struct Served {
+    rendezvous::RendezvousFsm fsm;
+    std::set<std::chrono::nanoseconds> looks;  // when OnDue comes; empty: it does not
+  };
+
   // The job, while it runs.
   const HomeJob* FindRunning(uint64_t job) const;
   rendezvous::RendezvousFsm* FsmOf(const HomeJob& job);
-  void OnDue(uint64_t job);
+  // Sees to a timer for what ends first, at most kLookMax ahead. A timer cannot be called off: an
+  // earlier one is set beside it, up to kLooksMax of a job, however many calls wait. Above that the
+  // calls of this job may end late.
+  void LookInTime(uint64_t job);
+  // The timer for `at` has come.
+  void OnDue(uint64_t job, std::chrono::nanoseconds at);
   void Do(uint64_t job, const rendezvous::Effects& effects);
 
   const Clock* const clock_;
   HomeHost* const host_;
   const std::chrono::nanoseconds lease_;
   const FindJob find_;
-  std::map<uint64_t, rendezvous::RendezvousFsm> fsms_;  // by number of the job
+  std::map<uint64_t, Served> served_;  // by number of the job
   std::map<rendezvous::Ticket, RendezvousDone> calls_;
   rendezvous::Ticket next_ticket_ = 1;
 };

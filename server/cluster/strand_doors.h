@@ -10,6 +10,7 @@
 
 #include "server/cluster/doors.h"
 #include "server/cluster/export_desk.h"
+#include "server/cluster/heard_box.h"
 #include "server/cluster/home.h"
 #include "server/cluster/import_desk.h"
 #include "server/cluster/jobs_desk.h"
@@ -64,11 +65,15 @@ class StrandTrainerDoor final : public TrainerDoor {
     });
   }
   void Heard(uint64_t job, Member rank, Doing doing) override {
-    parts_.strand->Post([=, this] { parts_.home->Heard(job, rank, doing); });
+    if (!heard_.Put({job, std::move(rank), doing})) return;
+    parts_.strand->Post([this] {
+      for (const auto& [of, who, said] : heard_.Take()) parts_.home->Heard(of, who, said);
+    });
   }
 
  private:
   const DoorParts parts_;
+  HeardBox heard_;
 };
 
 class StrandPeerDoor final : public PeerDoor {

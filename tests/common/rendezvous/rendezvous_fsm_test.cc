@@ -500,5 +500,15 @@ TEST_F(RendezvousTest, ManyMissingRanksAreCounted) {
   EXPECT_THAT(status.message(), Not(HasSubstr("rank 9 ")));
 }
 
+TEST_F(RendezvousTest, TheNextTimeIsThatOfTheCallOrMeetingThatEndsFirst) {
+  EXPECT_EQ(fsm_.next_due(), std::chrono::nanoseconds::max());
+  Do(Of(Act::kExchange, 1));
+  EXPECT_EQ(fsm_.next_due(), now_ + seconds(10));
+  Pass(seconds(10));  // The call has its answer; the meeting stays.
+  EXPECT_EQ(fsm_.next_due(), now_ + seconds(50));
+  Gather();
+  EXPECT_EQ(fsm_.next_due(), std::chrono::nanoseconds::max());
+}
+
 }  // namespace
 }  // namespace ballast::rendezvous

@@ -1,4 +1,5 @@
-// How long an attach may wait at the home, whatever it asks for.
+// What a trainer may cost its home: how long an attach waits, how many of its words do.
+#include "server/cluster/heard_box.h"
 #include "tests/server/cluster/home_inputs.h"
 
 namespace ballast::server::testing {
@@ -15,6 +16,21 @@ TEST(HomeWaitsTest, AnAttachWaitsNoLongerThanTheServersTimeOut) {
     EXPECT_EQ(One<home::Arm>(rig.Attach(call)).after, granted);
     EXPECT_EQ(rules.WaitOf(call), granted);
   }
+}
+
+TEST(HeardBoxTest, OfEachProcessOnlyTheNewestWordWaits) {
+  HeardBox box;
+  const Member zero{0, 100, ""};
+  EXPECT_TRUE(box.Put({7, zero, Doing{.bucket = 1}}));
+  for (uint32_t i = 2; i <= 1000; ++i) EXPECT_FALSE(box.Put({7, zero, Doing{.bucket = i}}));
+  EXPECT_FALSE(box.Put({7, {0, 101, ""}, Doing{.bucket = 3}}));
+  EXPECT_FALSE(box.Put({8, zero, Doing{.bucket = 4}}));
+  const std::vector<HeardBox::Word> words = box.Take();
+  ASSERT_EQ(words.size(), 3u);
+  EXPECT_EQ(words[0].doing.bucket, 1000u);
+  EXPECT_EQ(words[1].rank.incarnation, 101u);
+  EXPECT_EQ(words[2].job, 8u);
+  EXPECT_TRUE(box.Put({7, zero, Doing{}}));
 }
 
 }  // namespace
