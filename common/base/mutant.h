@@ -80,6 +80,7 @@ enum class Mutant : uint8_t {
   kWaitersOfOldEpoch,
   kOlderGeneration,
   kReadyUnchecked,
+  kIdNotBroughtBack,
 };
 
 // Situations that a long enough run of the simulator must have met.

@@ -167,7 +167,8 @@ void RendezvousFsm::Exchange(Meeting* meeting, const Call& call, Effects* effect
 void RendezvousFsm::Ready(Meeting* meeting, const Call& call, Effects* effects) {
   meeting->ready[call.slot] = call.id;
   // The home has started again, and the leader brings the id back.
-  if (meeting->id.empty() && call.slot == leader()) {
+  const bool back = meeting->id.empty() && call.slot == leader();
+  if (back && !BALLAST_MUTANT(kIdNotBroughtBack)) {
     Write(meeting, call, effects);
     TellId(meeting, effects);
   }
