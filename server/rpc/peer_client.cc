@@ -107,6 +107,27 @@ class PeerClientImpl : public PeerClient, public std::enable_shared_from_this<Pe
     };
   }
 
+  // As the functions of PeerCaller. A server that still starts, or that has told no number yet, has
+  // not read the call: it is made again, for report_after at most.
+  void Call(uint32_t server, const PeerCallOptions& options, const grpc::ByteBuffer& bytes,
+            PeerCaller::Done done) {
+    TryUntilTaken(
+        [=, this](PeerCaller::Done answered) {
+          caller_.Call(server, options, bytes, std::move(answered));
+        },
+        std::move(done), clock_->Now() + config_.report_after);
+  }
+  void CallOnceConnected(uint32_t server, const char* method, const grpc::ByteBuffer& bytes,
+                         PeerCaller::Done done) {
+    TryUntilTaken(
+        [=, this](PeerCaller::Done answered) {
+          caller_.CallOnceConnected(server, method, bytes, std::move(answered));
+        },
+        std::move(done), clock_->Now() + config_.report_after);
+  }
+  void TryUntilTaken(std::function<void(PeerCaller::Done)> call, PeerCaller::Done done,
+                     std::chrono::nanoseconds give_up);
+
   void SendPlan(const char* method, uint32_t server, const JobPlan& plan,
                 std::function<void(absl::Status)> done);
   void TryPlan(std::shared_ptr<PlanUnderWay> plan);
@@ -121,6 +142,17 @@ class PeerClientImpl : public PeerClient, public std::enable_shared_from_this<Pe
       config_, &caller_, clock_, Timer(),
       [this](uint32_t server, const std::string& why) { heartbeat_.Lost(server, why, true); }};
 };
+
+void PeerClientImpl::TryUntilTaken(std::function<void(PeerCaller::Done)> call,
+                                   PeerCaller::Done done, std::chrono::nanoseconds give_up) {
+  call([=, this](const absl::Status& status, const grpc::ByteBuffer& reply) {
+    if (IsStillStarting(status) && clock_->Now() + kPeerRetryDelay < give_up &&
+        After(kPeerRetryDelay, [=, this] { TryUntilTaken(call, done, give_up); })) {
+      return;
+    }
+    done(status, reply);
+  });
+}
 
 void PeerClientImpl::SendPlan(const char* method, uint32_t server, const JobPlan& plan,
                               std::function<void(absl::Status)> done) {
@@ -196,7 +228,7 @@ void PeerClientImpl::DropJob(uint32_t server, uint64_t job,
   v1::PeerDropJob message;
   message.set_job(job);
   const PeerCallOptions options{method::kPeerDropJob, config_.report_after, false};
-  caller_.Call(server, options, SerializeMessage(message), StatusOnly(std::move(done)));
+  Call(server, options, SerializeMessage(message), StatusOnly(std::move(done)));
 }
 
 void PeerClientImpl::WhichRest(uint32_t home, const std::vector<uint64_t>& jobs,
@@ -221,10 +253,9 @@ void PeerClientImpl::Snapshot(uint32_t server, const SnapshotCall& call,
   message.set_round(call.round);
   message.set_tenant(TenantToProto(call.tenant));
   const PeerCallOptions options{method::kPeerSnapshot, kWholeStateTimeout, false};
-  caller_.Call(
-      server, options, SerializeMessage(message),
-      ParseReply<v1::PeerSnapshotReply>(
-          std::move(done), [](const v1::PeerSnapshotReply& reply) { return reply.round(); }));
+  Call(server, options, SerializeMessage(message),
+       ParseReply<v1::PeerSnapshotReply>(
+           std::move(done), [](const v1::PeerSnapshotReply& reply) { return reply.round(); }));
 }
 
 void PeerClientImpl::RestoreJob(uint32_t server, const RestoreOrder& order,
@@ -233,7 +264,7 @@ void PeerClientImpl::RestoreJob(uint32_t server, const RestoreOrder& order,
   *message.mutable_job() = PeerJobToProto(order.plan);
   message.set_snapshot(order.snapshot);
   message.set_share(order.share);
-  caller_.CallOnceConnected(
+  CallOnceConnected(
       server, method::kPeerRestoreJob, SerializeMessage(message),
       ParseReply<v1::PeerRestored>(std::move(done),
                                    [](const v1::PeerRestored& reply) { return reply.copied(); }));
@@ -251,8 +282,8 @@ void PeerClientImpl::Export(uint32_t server, const ExportPart& part,
   message.set_format(static_cast<v1::ExportFormat>(part.options.format));
   message.set_torch_optimizer(part.options.torch_optimizer);
   message.set_tenant(TenantToProto(part.tenant));
-  caller_.CallOnceConnected(server, method::kPeerExport, SerializeMessage(message),
-                            StatusOnly(std::move(done)));
+  CallOnceConnected(server, method::kPeerExport, SerializeMessage(message),
+                    StatusOnly(std::move(done)));
 }
 
 void PeerClientImpl::ImportJob(uint32_t server, const ImportOrder& order,
@@ -261,8 +292,8 @@ void PeerClientImpl::ImportJob(uint32_t server, const ImportOrder& order,
   *message.mutable_job() = PeerJobToProto(order.plan);
   message.set_from(order.from);
   message.set_state(order.state);
-  caller_.CallOnceConnected(server, method::kPeerImportJob, SerializeMessage(message),
-                            StatusOnly(std::move(done)));
+  CallOnceConnected(server, method::kPeerImportJob, SerializeMessage(message),
+                    StatusOnly(std::move(done)));
 }
 
 }  // namespace
