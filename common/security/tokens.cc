@@ -1,8 +1,5 @@
 #include "common/security/tokens.h"
 
-#include <openssl/crypto.h>
-#include <openssl/sha.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -12,6 +9,8 @@
 #include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
 #include "common/security/entries.h"
+#include "common/security/secret.h"
+#include "common/security/sha256.h"
 
 namespace ballast {
 namespace {
@@ -25,17 +24,23 @@ bool IsHexDigit(char c) {
   return absl::ascii_isdigit(static_cast<unsigned char>(c)) || (c >= 'a' && c <= 'f');
 }
 
+// `bytes`: as many as a hash has.
+TokenHash HashOf(absl::string_view bytes) {
+  TokenHash hash{};
+  std::copy(bytes.begin(), bytes.end(), reinterpret_cast<char*>(hash.data()));
+  return hash;
+}
+
 bool Equal(const TokenHash& a, const TokenHash& b) {
-  return CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+  const auto bytes = [](const TokenHash& hash) {
+    return absl::string_view(reinterpret_cast<const char*>(hash.data()), hash.size());
+  };
+  return SameSecret(bytes(a), bytes(b));
 }
 
 }  // namespace
 
-TokenHash HashToken(absl::string_view token) {
-  TokenHash hash{};
-  SHA256(reinterpret_cast<const uint8_t*>(token.data()), token.size(), hash.data());
-  return hash;
-}
+TokenHash HashToken(absl::string_view token) { return HashOf(Sha256(token)); }
 
 // Where a line stands, for messages.
 struct TokenTable::Reader {
@@ -63,7 +68,7 @@ absl::StatusOr<TokenTable::Entry> TokenTable::Reader::Read(absl::string_view tex
   }
   Entry entry;
   const std::string bytes = absl::HexStringToBytes(hex);
-  std::copy(bytes.begin(), bytes.end(), reinterpret_cast<char*>(entry.hash.data()));
+  entry.hash = HashOf(bytes);
   const absl::string_view uri = absl::StripLeadingAsciiWhitespace(rest.substr(hex.size()));
   const auto column = static_cast<size_t>(uri.data() - text.data()) + 1;
   absl::StatusOr<Identity> identity = ParseIdentity(uri, domain);

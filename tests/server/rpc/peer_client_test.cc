@@ -22,6 +22,18 @@ namespace {
 
 using testing::HasSubstr;
 
+JobPlan Plan() {
+  JobPlan plan;
+  plan.job = 77;
+  plan.spec.name = "gpt";
+  plan.spec.tensors = {{"a", {3}, DType::kF32, 0, {}}};
+  plan.epoch.members = {{0, 100}};
+  plan.epoch.contributors = {{{0}, 1}};
+  plan.servers = {0, 1};
+  plan.owner = {1};
+  return plan;
+}
+
 // A peer: its services and the directory behind them.
 struct PeerProcess {
   explicit PeerProcess(uint32_t id, const std::string& address = "127.0.0.1:0",
@@ -102,17 +114,6 @@ class PeerLinkTest : public testing::Test {
     MutexLock lock(&mu_);
     while (!called) changed_.Wait(&mu_);
     return result;
-  }
-  static JobPlan Plan() {
-    JobPlan plan;
-    plan.job = 77;
-    plan.spec.name = "gpt";
-    plan.spec.tensors = {{"a", {3}, DType::kF32, 0, {}}};
-    plan.epoch.members = {{0, 100}};
-    plan.epoch.contributors = {{{0}, 1}};
-    plan.servers = {0, 1};
-    plan.owner = {1};
-    return plan;
   }
 
   ThreadExecutor executor_{"test", 2};
@@ -459,15 +460,8 @@ class NumberedServer {
   }
   absl::Status Order() {
     std::promise<absl::Status> done;
-    JobPlan plan;
-    plan.job = 77;
-    plan.spec.name = "gpt";
-    plan.spec.tensors = {{"a", {3}, DType::kF32, 0, {}}};
-    plan.epoch.members = {{0, 100}};
-    plan.epoch.contributors = {{{0}, 1}};
-    plan.servers = {0, 1};
-    plan.owner = {1};
-    client_->CreateJob(1 - id_, plan, [&](const absl::Status& status) { done.set_value(status); });
+    client_->CreateJob(1 - id_, Plan(),
+                       [&](const absl::Status& status) { done.set_value(status); });
     return done.get_future().get();
   }
   void CastVote(uint64_t round) {
