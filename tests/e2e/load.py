@@ -164,7 +164,7 @@ def limit_of(name: str, scale: Scale, resident: float, planned: float) -> float:
 
 
 def measure_shapes(minutes: float, jobs: int, names: Sequence[str]) -> Iterator[dict[str, object]]:
-    """The shapes one after the other, in a new server each; together they last so long."""
+    """Runs the shapes one after the other, each in a new server, for `minutes` in all."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     for name in names:

@@ -132,8 +132,8 @@ class Striker:
     def at(
         self, place: str, bucket: int, round: int, wait: Callable[[], None] | None = None
     ) -> bool:
-        """The trainer is there. wait: what has to come first, on another thread. Whether a server
-        was killed, and the trainer goes on behind that."""
+        """The trainer is at `place`. wait: what has to come first, on another thread. True when it
+        killed a server; then the trainer continues."""
         killed = False
         for strike in list(self._left):
             later = round >= strike.round if place == "init" else round == strike.round

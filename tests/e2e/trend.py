@@ -3,9 +3,9 @@
 Comes from: soak.py, test_soak.py. Goes to: nothing; pure functions.
 
 A process that starts takes memory for a while: each thread's first use of malloc, buffers of new
-sizes, gaps between what lives long. That rise decays; a leak goes on for ever, so it is as fast in
-the last third of the samples as in the second. The first third is not looked at. Medians do not
-heed a few samples that fell into the middle of something.
+sizes, gaps between long-lived blocks. That rise decays. A leak does not: it rises as fast in the
+last third of the samples as in the second. The first third does not count. A few samples from the
+middle of some work do not move a median.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class Zygote:
             return self._codes.get(pid)
 
     def wait(self, seconds: float) -> None:
-        """Until something has ended, or so long."""
+        """Waits until a child has ended, for `seconds` at most."""
         with self._changed:
             self._changed.wait(seconds)
 

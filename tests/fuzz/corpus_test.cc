@@ -1,5 +1,5 @@
 // The inputs that fuzzing began with and those that it found, replayed in every build.
-// Comes from: tests/fuzz/corpus. Goes to: safetensors_fuzz.cc.
+// Comes from: tests/fuzz/corpus. Goes to: targets/safetensors.cc.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -1,5 +1,5 @@
 // The job.ballast files that fuzzing begins with and those that it found, replayed in every build.
-// Comes from: tests/fuzz/corpus. Goes to: job_file_fuzz.cc.
+// Comes from: tests/fuzz/corpus. Goes to: targets/job_file.cc.
 #include <gtest/gtest.h>
 
 #include <string>

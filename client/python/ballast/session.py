@@ -155,7 +155,7 @@ class Session:
         return int(self._client.epoch)
 
     def need_these_processes(self, away_max_s: float) -> None:
-        """From now on a round ends when another trainer is away so many seconds."""
+        """From now on a round ends when another trainer is away for this many seconds."""
         self._others_away_max_s = away_max_s
 
     def dealt(self) -> list[tuple[int, int, list[tuple[int, int, int]]]]:
