@@ -66,6 +66,7 @@ void HomeJobs::Attach(const AttachCall& call, const AttachDone& done) {
       if (const absl::Status status = CheckNewNames(call.spec.tensors); !status.ok()) {
         return done(status);
       }
+      timers_.Drop(name);
       homes_.erase(name);
     } else if (wake && job->stage() == HomeJob::Stage::kEnded) {
       host_->ReleaseHere(job->plan().job);
@@ -150,6 +151,7 @@ void HomeJobs::OnReleased(const JobPlan& plan) {
   // Nothing waits at the end of a job, but for a call that came after it.
   Feed({it->first, it->second.life}, home::FailInput{home::NoDurableJob(config_.self, plan.job)});
   rendezvous_.Forget(plan.job, home::NoJobOfNumber(plan.job));
+  timers_.Drop(plan.name());
   homes_.erase(plan.name());
 }
 
@@ -210,7 +212,10 @@ void HomeJobs::Feed(const Life& to, const home::Input& input) {
   home::Effects effects;
   it->second.job.Step(clock_->Now(), input, &effects);
   rendezvous_.Follow(it->second.job);
-  if (it->second.job.stage() == HomeJob::Stage::kOver) homes_.erase(it);
+  if (it->second.job.stage() == HomeJob::Stage::kOver) {
+    timers_.Drop(to.name);
+    homes_.erase(it);
+  }
   for (const home::Effect& effect : effects) {
     std::visit([&](const auto& one) { Do(to, one); }, effect);
   }
@@ -362,7 +367,7 @@ void HomeJobs::Do(const Life&, const home::FailJob& effect) {
 // --- Effects: time and the log ------------------------------------------------------------------
 
 void HomeJobs::Do(const Life& to, const home::Arm& effect) {
-  host_->PostLater(effect.after, [this, to, due = effect.due] { Feed(to, due); });
+  if (At(to) != nullptr) timers_.Arm(to, effect);
 }
 
 void HomeJobs::Do(const Life& to, const home::Note& effect) {

@@ -10,12 +10,14 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
 #include "server/cluster/home_job.h"
+#include "server/cluster/home_timers.h"
 #include "server/cluster/job_directory.h"
 #include "server/cluster/rendezvous_desk.h"
 
@@ -95,14 +97,10 @@ class HomeJobs {
   absl::Status CheckPending(const AttachCall& call) const;
 
   struct Home {
-    uint64_t life = 0;  // differs between two jobs of one name
+    uint64_t life = 0;
     HomeJob job;
   };
-  // Where an answer or a timer belongs.
-  struct Life {
-    QualifiedName name;
-    uint64_t life = 0;
-  };
+  using Life = home::Life;
   using Feeder = std::function<void(home::Input)>;
 
   // Null if that job is gone.
@@ -151,6 +149,9 @@ class HomeJobs {
                                }
                                return nullptr;
                              }};
+  HomeTimers timers_{clock_, host_, [this](const Life& to, const home::Due& due) {
+                       std::visit([&](const auto& input) { Feed(to, input); }, due);
+                     }};
   uint64_t next_life_ = 1;
   home::Ticket next_ticket_ = 1;
   std::map<home::Ticket, AttachDone> attaches_;

@@ -12,11 +12,18 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/qualified_name.h"
 #include "common/job/job_spec.h"
 #include "server/cluster/attach_types.h"
 #include "server/round/round_types.h"
 
 namespace ballast::server::home {
+
+// Where an answer or a timer belongs.
+struct Life {
+  QualifiedName name;
+  uint64_t life = 0;  // differs between two jobs of one name
+};
 
 // What all jobs of a home have in common.
 struct Rules {
@@ -100,6 +107,8 @@ struct EpochDueInput {  // what did not come about in this epoch is tried again
 struct GrowDueInput {
   uint64_t attempt = 0;
 };
+using Due = std::variant<AttachDueInput, SeatDueInput, EpochDueInput, GrowDueInput>;
+static_assert(sizeof(Due) <= 24);  // Many may wait at a time.
 
 struct SeatFreeInput {  // a member has left, or its lease ran out
   uint32_t slot = 0;
@@ -199,7 +208,7 @@ struct FailJob {  // this server ends the job
 };
 struct Arm {  // feeds `due` after that time
   std::chrono::nanoseconds after{0};
-  Input due;
+  Due due;
 };
 struct Note {  // a line for the log
   std::string text;

@@ -107,6 +107,10 @@ class HomeRig {
     job_.Step(now_, input, &effects);
     return effects;
   }
+  // The time has come that Arm has set.
+  home::Effects FeedDue(const home::Due& due) {
+    return std::visit([this](const auto& input) { return Feed(home::Input(input)); }, due);
+  }
   home::Effects Attach(const AttachCall& call) { return Feed(home::AttachInput{++ticket_, call}); }
   // The seat was looked at, for the newest call.
   home::Effects Seen(uint32_t slot, bool open, bool anybody = true) {

@@ -193,11 +193,11 @@ TEST(HomeJobTest, ASeatThatIsHeldIsLookedAtAgainUntilTheNewcomerGivesUp) {
   rig.Attach(HomeCall(1, kSecond));
   const home::Arm again = One<home::Arm>(rig.Seen(1, /*open=*/true));
   EXPECT_EQ(again.after, milliseconds(100));
-  EXPECT_EQ(One<home::LookAtSeat>(rig.Feed(again.due)).ticket, rig.ticket());
+  EXPECT_EQ(One<home::LookAtSeat>(rig.FeedDue(again.due)).ticket, rig.ticket());
   rig.Pass(seconds(5));
   const home::RefuseAttach refused = One<home::RefuseAttach>(rig.Seen(1, /*open=*/true));
   EXPECT_EQ(ReasonOf(refused.status), Reason::kSlotTaken);
-  EXPECT_THAT(rig.Feed(again.due), IsEmpty());
+  EXPECT_THAT(rig.FeedDue(again.due), IsEmpty());
   EXPECT_EQ(rig.stage(), Stage::kRunning);
 }
 
@@ -266,10 +266,10 @@ TEST(HomeJobTest, ASealThatAPeerRefusesIsTriedAgainEvenIfNobodyAsksForItAnyMore)
   const home::Arm again = One<home::Arm>(failed);
   EXPECT_EQ(again.after, milliseconds(500));
   EXPECT_EQ(rig.stage(), Stage::kRunning);
-  EXPECT_THAT(Servers<home::SealAt>(rig.Feed(again.due)), ElementsAre(0));
+  EXPECT_THAT(Servers<home::SealAt>(rig.FeedDue(again.due)), ElementsAre(0));
   rig.Change(2);
   EXPECT_EQ(rig.job().plan().epoch.epoch, 2u);
-  EXPECT_THAT(rig.Feed(again.due), IsEmpty()) << "of an epoch that is over";
+  EXPECT_THAT(rig.FeedDue(again.due), IsEmpty()) << "of an epoch that is over";
 }
 
 TEST(HomeJobTest, APeerWhereTheJobHasEndedEndsItAtTheHome) {
@@ -322,7 +322,7 @@ TEST(HomeJobTest, APeerThatIsAwayAdoptsLater) {
   const home::Effects away = rig.Adopted(1, 1, absl::UnavailableError("away"));
   EXPECT_TRUE(One<home::Note>(away).warning);
   EXPECT_TRUE(rig.job().unconfirmed());
-  EXPECT_THAT(Servers<home::AdoptAt>(rig.Feed(One<home::Arm>(away).due)), ElementsAre(1));
+  EXPECT_THAT(Servers<home::AdoptAt>(rig.FeedDue(One<home::Arm>(away).due)), ElementsAre(1));
   EXPECT_EQ(rig.stage(), Stage::kAdopting);
   rig.Attach(HomeCall(0, kFirst));
   const home::Effects lost = rig.Adopted(1, 1, absl::DataLossError("no files"));

@@ -1,9 +1,127 @@
-// What a trainer may cost its home: how long an attach waits, how many of its words do.
+// What a trainer may cost its home: how long an attach waits, how many timers and words do.
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
 #include "server/cluster/heard_box.h"
+#include "server/cluster/home_jobs.h"
 #include "tests/server/cluster/home_inputs.h"
 
 namespace ballast::server::testing {
 namespace {
+
+// A host on which no job is ever made. It keeps what it is to run later until Pass.
+class WaitingHost : public HomeHost {
+ public:
+  explicit WaitingHost(FakeClock* clock) : clock_(clock) {}
+
+  size_t pending() const { return later_.size(); }
+  // Time passes, and what is due meanwhile runs at its time.
+  void Pass(nanoseconds time) {
+    const nanoseconds end = clock_->Now() + time;
+    while (!later_.empty() && later_.begin()->first <= end) {
+      const auto next = later_.extract(later_.begin());
+      clock_->Advance(std::max(next.key() - clock_->Now(), nanoseconds(0)));
+      next.mapped()();
+    }
+    clock_->Advance(end - clock_->Now());
+  }
+
+  void PostHere(std::function<void()> task) override { task(); }
+  void PostLater(nanoseconds delay, std::function<void()> task) override {
+    later_.emplace(clock_->Now() + delay, std::move(task));
+  }
+  std::shared_ptr<void> Keep() override { return nullptr; }
+  absl::Status MakeHere(const JobPlan&) override { return absl::UnknownError("not here"); }
+  void SealHere(uint64_t, uint32_t, std::function<void(absl::StatusOr<SealAnswer>)>) override {}
+  void AdoptHere(const JobPlan&, std::function<void(absl::Status)>) override {}
+  void GrowHere(const JobPlan&, std::function<void(absl::Status)>) override {}
+  absl::Status SaveHere(const JobPlan&) override { return absl::UnknownError("not here"); }
+  std::shared_ptr<RoundEngine> EngineOf(uint64_t) override { return nullptr; }
+  void ReleaseHere(uint64_t) override {}
+  void ReleaseEnded() override {}
+  void ForgetHere(uint64_t) override {}
+  const JobPlan* Resting(const QualifiedName&) const override { return nullptr; }
+  absl::Status HeldAtRest(const JobPlan&) const override { return absl::OkStatus(); }
+  void RestsNoMore(const QualifiedName&) override {}
+
+ private:
+  FakeClock* const clock_;
+  std::multimap<nanoseconds, std::function<void()>> later_;
+};
+
+// Attaches of a world's first trainer, whose other trainer never comes.
+class HomeTimersTest : public ::testing::Test {
+ protected:
+  static DirectoryConfig Config() {
+    DirectoryConfig config;
+    config.servers = {{0, "here"}};
+    config.attach_timeout = std::chrono::hours(24);
+    return config;
+  }
+  void Attach(const std::string& name, nanoseconds wait) {
+    AttachCall call = HomeCall(0, kFirst);
+    call.spec.name = name;
+    call.wait = std::chrono::duration_cast<milliseconds>(wait);
+    call.resume = Resume::kNever;
+    homes_.Attach(call, [this, name](const absl::StatusOr<AttachResult>& result) {
+      answers_[name].push_back({clock_.Now(), ReasonOf(result.status())});
+    });
+  }
+  void HangUp(const std::string& name) { homes_.HangUp({.name = name}, 0, 0); }
+
+  struct Answer {
+    nanoseconds at;
+    Reason reason;
+  };
+  FakeClock clock_{seconds(1000)};
+  WaitingHost host_{&clock_};
+  const DirectoryConfig config_ = Config();
+  HomeJobs homes_{config_, &clock_, /*peers=*/nullptr, &host_};
+  std::map<std::string, std::vector<Answer>> answers_;
+};
+
+// About 27 doublings from a millisecond to a day, four wake-ups in each.
+constexpr size_t kWakesMax = 128;
+
+TEST_F(HomeTimersTest, AFloodOfAttachesThatHangUpLeavesFewTimers) {
+  for (int i = 0; i < 20'000; ++i) {
+    const std::string name = std::to_string(i);
+    Attach(name, std::chrono::hours(24) - seconds(4 * i));  // Each ends before the last one.
+    HangUp(name);
+    ASSERT_EQ(homes_.Find({.name = name}), nullptr);
+    ASSERT_LE(host_.pending(), kWakesMax) << i;
+    if (i % 10 == 0) host_.Pass(milliseconds(3));
+  }
+  host_.Pass(std::chrono::hours(24));
+  EXPECT_EQ(host_.pending(), 0u);
+  EXPECT_TRUE(answers_.empty());
+}
+
+TEST_F(HomeTimersTest, EveryAttachThatStaysWaitsItsTimeAndNoLonger) {
+  const nanoseconds begin = clock_.Now();
+  std::map<std::string, nanoseconds> ends;
+  for (int i = 0; i < 60; ++i) {
+    const std::string name = std::to_string(i);
+    const nanoseconds wait = milliseconds(1 + 7919 * ((i * 37) % 60));
+    Attach(name, wait);
+    ends[name] = begin + wait;
+  }
+  // Another job of a name does not inherit the wait of the first.
+  HangUp("7");
+  Attach("7", seconds(900));
+  ends["7"] = begin + seconds(900);
+  host_.Pass(std::chrono::hours(1));
+  for (const auto& [name, end] : ends) {
+    ASSERT_EQ(answers_[name].size(), 1u) << name;
+    EXPECT_EQ(answers_[name][0].reason, Reason::kAttachTimeout);
+    EXPECT_EQ(answers_[name][0].at, end) << name;
+  }
+  EXPECT_EQ(host_.pending(), 0u);
+}
 
 TEST(HomeWaitsTest, AnAttachWaitsNoLongerThanTheServersTimeOut) {
   const home::Rules rules = TestRules();
