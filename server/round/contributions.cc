@@ -18,6 +18,11 @@ constexpr uint32_t kCanonicalNanBits = 0x7FC00000;
 
 }  // namespace
 
+uint64_t GradientBufferBytes(const Layout& layout, DType dtype) {
+  const uint64_t bytes = uint64_t{layout.extent_elements()} * DTypeBytes(dtype);
+  return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+}
+
 absl::StatusOr<Contributions> Contributions::Create(const Layout& layout, size_t owned_extents,
                                                     const EpochRecord& epoch,
                                                     uint32_t window_extents) {
@@ -31,14 +36,12 @@ absl::StatusOr<Contributions> Contributions::Create(const Layout& layout, size_t
       std::max<size_t>(1, std::min<size_t>(owned_extents, size_t{window_extents})) *
       out.contributors_;
   const size_t limit = registers + std::max<size_t>(1, owned_extents) * 2;
-  // Whole pages, so that the log can write from them and read into them past the page cache.
-  const auto pages = [&](size_t width) {
-    return (layout.extent_elements() * width + kPageBytes - 1) / kPageBytes * kPageBytes;
+  const auto pool = [&](DType dtype) {
+    return BufferPool::Create(
+        {.buffer_bytes = GradientBufferBytes(layout, dtype), .max_buffers = limit});
   };
-  BALLAST_ASSIGN_OR_RETURN(BufferPool wide,
-                           BufferPool::Create({.buffer_bytes = pages(4), .max_buffers = limit}));
-  BALLAST_ASSIGN_OR_RETURN(BufferPool narrow,
-                           BufferPool::Create({.buffer_bytes = pages(2), .max_buffers = limit}));
+  BALLAST_ASSIGN_OR_RETURN(BufferPool wide, pool(DType::kF32));
+  BALLAST_ASSIGN_OR_RETURN(BufferPool narrow, pool(DType::kBF16));
   out.wide_.push_back(std::move(wide));
   out.narrow_.push_back(std::move(narrow));
   return out;

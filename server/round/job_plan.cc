@@ -10,6 +10,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/units.h"
 #include "common/job/contributors.h"
+#include "server/round/contributions.h"
 #include "server/tier/nvme_tier.h"
 #include "server/tier/tier.h"
 
@@ -122,11 +123,10 @@ Demand DemandOf(const JobPlan& plan, const Layout& layout, uint32_t self, uint32
     if (plan.owner[e] != self) continue;
     ++demand.owned;
     const Extent& extent = layout.extents()[e];
-    const uint64_t buffer = uint64_t{layout.extent_elements()} * DTypeBytes(extent.dtype);
-    demand.widest = std::max(demand.widest, buffer);
+    demand.widest = std::max(demand.widest, GradientBufferBytes(layout, extent.dtype));
     demand.state_bytes += DramExtentBytes(extent.elements, shape);
-    demand.weight_bytes += 2 * buffer;
-    if (demand.contributors > 1) demand.sum_bytes += uint64_t{layout.extent_elements()} * 4;
+    demand.weight_bytes += 2 * uint64_t{layout.extent_elements()} * DTypeBytes(extent.dtype);
+    if (demand.contributors > 1) demand.sum_bytes += GradientBufferBytes(layout, DType::kF32);
   }
   demand.extent_bytes = DramExtentBytes(layout.extent_elements(), shape);
   demand.cell_bytes = uint64_t{demand.owned} * world * kRegisterCellBytes;

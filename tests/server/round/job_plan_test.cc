@@ -3,11 +3,13 @@
 
 #include <gmock/gmock.h>
 
+#include <cstdlib>
 #include <functional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
+#include "server/round/contributions.h"
 #include "tests/server/round/plans.h"
 
 namespace ballast::server {
@@ -169,6 +171,28 @@ TEST(JobPlanTest, WhatABudgetForEverythingLeavesIsCache) {
   EXPECT_EQ(less->nvme_extents, 33u);
   EXPECT_EQ(LeastMemory(plan, 1, 4).state_bytes, 4u * 4096);
   EXPECT_LE(LeastMemory(plan, 1, 4).total(), less->total());
+}
+
+TEST(JobPlanTest, RegistersTakeTheBytesThatThePlanNames) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    JobPlan plan = MakePlan({2 * 128}, 1, {1});
+    plan.spec.tensors[0].dtype = dtype;
+    const auto memory = PlanMemory(plan, 1, {1 << 30}, 4);
+    ASSERT_TRUE(memory.ok()) << memory.status();
+    const Layout layout = *LayoutOfSpec(plan.spec);
+    auto registers = Contributions::Create(layout, 2, plan.epoch, memory->window_extents);
+    ASSERT_TRUE(registers.ok()) << registers.status();
+    char* at[2];  // neighbours in the pool
+    for (const uint32_t extent : {0u, 1u}) {
+      LoggedExtent logged;
+      logged.extent = extent;
+      logged.dtype = dtype;
+      at[extent] = *registers->Restore(layout, {0}, logged);
+    }
+    // 64 bytes of each register are beside its payload.
+    EXPECT_EQ(memory->register_bytes, 2 * (static_cast<uint64_t>(std::abs(at[1] - at[0])) + 64));
+    EXPECT_GE(static_cast<uint64_t>(std::abs(at[1] - at[0])), 128 * DTypeBytes(dtype));
+  }
 }
 
 TEST(JobPlanTest, TheLeastOfAJobHasTheSmallestWindow) {

@@ -257,8 +257,10 @@ TEST(PlanMemoryTest, NamesTheParts) {
   ASSERT_TRUE(fits.ok());
   EXPECT_EQ(fits->window_extents, 8u);
   EXPECT_EQ(fits->state_bytes, DramExtentBytes(128, {64, 3}) * 7 + DramExtentBytes(104, {64, 3}));
-  // 64 bytes for what each (extent, slot) needs beside its payload.
-  EXPECT_EQ(fits->register_bytes, 8 * 2 * (128 * 4 + 64));
+  // A page for 128 elements, and 64 bytes for what each (extent, slot) needs beside its payload.
+  EXPECT_EQ(fits->register_bytes, 8 * 2 * (4096 + 64));
+  EXPECT_EQ(fits->sum_bytes, 8 * 4096);
+  EXPECT_EQ(fits->weight_bytes, 8 * 2 * 128 * 4);
   const auto tight = PlanMemory(plan, 0, {fits->total() - 1}, 4);
   ASSERT_TRUE(tight.ok()) << "the window shrinks first";
   EXPECT_LT(tight->window_extents, 8u);
