@@ -46,8 +46,8 @@ struct GradientView {
   std::shared_ptr<const void> owner;  // keeps data alive and unchanged
 };
 
-// Bytes of a buffer for one extent's gradient or sum of that dtype: whole pages, so that the log can
-// write from it and read into it past the page cache.
+// Bytes of a buffer for one extent's gradient or sum of that dtype: whole pages, so that the log
+// can write from it and read into it past the page cache.
 uint64_t GradientBufferBytes(const Layout& layout, DType dtype);
 
 class Contributions {
