@@ -25,12 +25,14 @@ import ballast.torch as bt
 from ballast.launcher.servers import Servers
 
 import serving
+from e2e.oracle import FusedAdamW, differing_bits, scale, slot_order_sum
 
 # A call that takes this long hangs; every wait of these tests ends by then.
 HANG_S = 60.0
 # Small extents, so that a small model is spread over several servers. Without durability, whatever
 # the package's default is: tests that want it say so.
 SMALL = {"tile_elements": 64, "extent_elements": 128, "durability": "none"}
+SMALL_JOB = {"lr": 0.5, "weight_decay": 0.0, "eps": 0.0}
 
 _job_numbers = itertools.count(1)
 
@@ -264,13 +266,25 @@ def error_of(call: Callable[[], Any]) -> Exception | None:
 
 
 def run_small_job(cluster: Cluster, world: int = 1) -> None:
-    """A fresh job, one round, the value of its first step: whatever happened before, this works."""
+    """A fresh job, one round, the bits of its first step: whatever happened before, this works."""
     replicas = [[torch.nn.Parameter(torch.ones(300))] for _ in range(world)]
-    trainers = Trainers(cluster, replicas, lr=0.5, weight_decay=0.0, eps=0.0)
+    trainers = Trainers(cluster, replicas, **SMALL_JOB)
+    gradient = torch.linspace(-1.0, 2.0, 300)
     for (p,) in replicas:
-        p.grad = torch.full_like(p, 0.25)
+        p.grad = gradient.clone()
     trainers.step()
-    for (p,) in replicas:
-        # Without eps the first step of AdamW is lr * sign(gradient), up to rounding.
-        torch.testing.assert_close(p.detach(), torch.full((300,), 0.5))
+    assert_small_steps(replicas, [gradient])
     trainers.close()
+
+
+def assert_small_steps(
+    replicas: Sequence[Sequence[torch.Tensor]], gradients: Sequence[torch.Tensor]
+) -> None:
+    """Each trainer has the bits that AdamW makes of ones with SMALL_JOB, when all trainers have had
+    these gradients, one in a round."""
+    world = len(replicas)
+    oracle = FusedAdamW(torch.ones_like(gradients[0]), **SMALL_JOB)
+    for gradient in gradients:
+        oracle.step(slot_order_sum([gradient] * world) * scale(world))
+    for (p,) in replicas:
+        assert differing_bits(p.detach(), oracle.weight) == 0

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import resource
 import sys
 import tempfile
@@ -75,16 +76,29 @@ class Watch:
         self.resident: list[int] = []
         self.descriptors: list[int] = []
         self.planned = 0.0  # the most
+        # Of CPU, in processors: of this process, which has all clients, and of the server.
+        self.client_cores = self.server_cores = 0.0
 
     def run(self, jobs: int, seconds: float) -> None:
         """So many jobs, and then others until so many seconds are over."""
-        end = time.monotonic() + seconds
+        begin = time.monotonic()
+        end = begin + seconds
+        clients, servers = time.process_time(), self._server.cpu_s
         while len(self.seconds) < jobs or time.monotonic() < end:
             self.seconds.append(timed_job(self._server))
             self.resident.append(self._server.resident_bytes)
             self.descriptors.append(self._server.descriptors)
             planned = self._server.metric("ballast_memory_planned_bytes")
             self.planned = max(self.planned, planned)
+        took = time.monotonic() - begin
+        self.client_cores = round((time.process_time() - clients) / took, 2)
+        self.server_cores = round((self._server.cpu_s - servers) / took, 2)
+
+    def resident_thirds(self) -> list[int]:
+        """The most in each third of the jobs: what is bounded rises in the first ones only."""
+        count = len(self.resident)
+        thirds = [self.resident[count * k // 3 : max(1, count * (k + 1) // 3)] for k in range(3)]
+        return [max(third, default=0) for third in thirds]
 
 
 def measure(server: OneServer, connections: int, jobs: int) -> dict[str, float]:
@@ -131,6 +145,9 @@ def measure_shape(
     result: dict[str, object] = {
         "shape": name,
         **facts,
+        "machine_cores": len(os.sched_getaffinity(0)),
+        "client_cores": attacked.client_cores,
+        "server_cores": attacked.server_cores,
         "jobs": len(attacked.seconds),
         "job_alone_p99_s": p99(alone),
         "job_attacked_p99_s": p99(attacked.seconds),
@@ -139,6 +156,7 @@ def measure_shape(
         "planned_most_bytes": attacked.planned,
         "resident_most_bytes": max(attacked.resident),
         "resident_limit_bytes": limit_of(name, scale, resident, attacked.planned - planned_before),
+        "resident_thirds_bytes": attacked.resident_thirds(),
         "resident_last_bytes": attacked.resident[-1],
         "resident_after_bytes": server.resident_bytes,
         "descriptors_before": descriptors,

@@ -70,6 +70,12 @@ class OneServer:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) * 1024
 
+    @property
+    def cpu_s(self) -> float:
+        """Seconds of CPU that the process has used, of all its threads."""
+        after_name = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
+
     def connect(self, source: str = "") -> socket.socket:
         """A new connection; from `source`, an address of this machine, where one is given."""
         host, port = self.endpoint.rsplit(":", 1)

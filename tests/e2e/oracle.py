@@ -126,6 +126,29 @@ class Oracle:
         return torch.zeros_like(p) if value is None else value  # Never stepped.
 
 
+class FusedAdamW:
+    """Oracle (a) for one tensor of any size: zeros make its element count a multiple of 8. Patches
+    nothing, so it may run beside other threads."""
+
+    def __init__(self, weight: torch.Tensor, **hyper: Any) -> None:
+        self._count = weight.numel()
+        self._p = torch.nn.Parameter(self._padded(weight))
+        self._optimizer = torch.optim.AdamW([self._p], fused=True, **hyper)
+
+    def step(self, gradient: torch.Tensor) -> None:
+        """gradient: scaled mean, fp32, with as many elements as the weight."""
+        self._p.grad = self._padded(gradient)
+        self._optimizer.step()
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """The master now, flat."""
+        return self._p.detach()[: self._count]
+
+    def _padded(self, values: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.pad(values.detach().flatten(), (0, -values.numel() % 8))
+
+
 def differing_bits(a: torch.Tensor, b: torch.Tensor) -> int:
     """Number of bits in which two tensors of one dtype and shape differ."""
     assert a.dtype == b.dtype and a.shape == b.shape, (a.dtype, b.dtype, a.shape, b.shape)
