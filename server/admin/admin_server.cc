@@ -185,8 +185,8 @@ AdminServer::Reply AdminServer::Answer(const std::string& path, Form form) const
   if (path == "/") return {200, kText, kIndex};
   if (path == "/healthz") return Probe(pages_.alive, "not alive");
   if (path == "/readyz") return Probe(pages_.ready, "not ready");
-  if (path == "/metrics" && pages_.metrics != nullptr) {
-    return {200, kExpositionContentType, RenderMetrics(*pages_.metrics)};
+  if (path == "/metrics" && scraper_ != nullptr) {
+    return {200, kExpositionContentType, scraper_->Page()};
   }
   if (path == "/statusz" && form == Form::kHtml && pages_.status_html) {
     return {200, kHtml, pages_.status_html()};

@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/metrics/registry.h"
+#include "server/admin/scraper.h"
 
 struct mg_connection;
 struct mg_context;
@@ -74,7 +75,10 @@ class AdminServer {
   };
 
   AdminServer(std::string host, std::string token, AdminPages pages)
-      : host_(std::move(host)), token_(std::move(token)), pages_(std::move(pages)) {}
+      : host_(std::move(host)),
+        token_(std::move(token)),
+        pages_(std::move(pages)),
+        scraper_(pages_.metrics == nullptr ? nullptr : std::make_unique<Scraper>(pages_.metrics)) {}
   // Whether the request may see `path`.
   bool Permits(mg_connection* connection, const std::string& path) const;
   static int HandleRequest(mg_connection* connection, void* self);
@@ -87,6 +91,7 @@ class AdminServer {
   const std::string host_;   // An IP address without brackets.
   const std::string token_;  // Empty: none is asked for.
   const AdminPages pages_;
+  const std::unique_ptr<Scraper> scraper_;  // Null without metrics.
   mg_context* context_ = nullptr;
   int port_ = 0;
 };

@@ -7,6 +7,8 @@
 #include <prometheus/text_serializer.h>
 
 #include <limits>
+#include <sstream>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -45,17 +47,21 @@ prometheus::ClientMetric Convert(MetricKind kind, const MetricSample& sample) {
 }  // namespace
 
 std::string RenderMetrics(const MetricRegistry& registry) {
-  std::vector<prometheus::MetricFamily> families;
-  for (const MetricFamily& family : registry.Collect()) {
-    prometheus::MetricFamily& out = families.emplace_back();
-    out.name = family.name;
-    out.help = family.help;
-    out.type = TypeOf(family.kind);
+  std::ostringstream text;
+  std::vector<MetricFamily> collected = registry.Collect();
+  // One family at a time, so that no more than one is there in both forms.
+  for (MetricFamily& next : collected) {
+    const MetricFamily family = std::move(next);
+    std::vector<prometheus::MetricFamily> one(1);
+    one[0].name = family.name;
+    one[0].help = family.help;
+    one[0].type = TypeOf(family.kind);
     for (const MetricSample& sample : family.samples) {
-      out.metric.push_back(Convert(family.kind, sample));
+      one[0].metric.push_back(Convert(family.kind, sample));
     }
+    prometheus::TextSerializer().Serialize(text, one);
   }
-  return prometheus::TextSerializer().Serialize(families);
+  return std::move(text).str();
 }
 
 }  // namespace ballast

@@ -9,6 +9,8 @@
 
 #include <atomic>
 #include <cerrno>
+#include <mutex>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -200,6 +202,33 @@ TEST_F(AdminServerTest, OtherMethodsAreRefusedAndHeadHasNoBody) {
   const std::string head = Request(server_->port(), "HEAD", "/healthz");
   EXPECT_THAT(head, HasSubstr("Content-Length: 3\r\n"));
   EXPECT_THAT(head, EndsWith("\r\n\r\n"));
+}
+
+// Each thread that makes a page keeps the memory for it.
+TEST(AdminServerStartTest, OneThreadMakesAllPagesOfMetrics) {
+  MetricRegistry registry;
+  std::mutex mu;
+  std::set<std::thread::id> makers;
+  registry.Declare("watched", MetricKind::kGauge, "Read by the thread that makes the page.");
+  registry.AddCallback("watched", {}, [&] {
+    std::lock_guard lock(mu);
+    makers.insert(std::this_thread::get_id());
+    return 1.0;
+  });
+  AdminPages pages;
+  pages.metrics = &registry;
+  const auto server = AdminServer::Start({}, std::move(pages));
+  ASSERT_TRUE(server.ok()) << server.status();
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 8; ++i) {
+    clients.emplace_back([&] {
+      for (int n = 0; n < 5; ++n) {
+        EXPECT_THAT(Body(Get((*server)->port(), "/metrics")), HasSubstr("watched 1\n"));
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(makers.size(), 1u);
 }
 
 TEST_F(AdminServerTest, ManyClientsAtOnceAllGetTheirPage) {
