@@ -21,6 +21,7 @@ from pathlib import Path
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    import conftest  # noqa: F401  # torch's settings, before torch is imported
 
 from e2e.cluster import run_small_job, wait_for
 from e2e.crowd import IdleCrowd, from_many_addresses, in_background
