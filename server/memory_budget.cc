@@ -10,6 +10,8 @@
 namespace ballast::server {
 namespace {
 
+// What gRPC may have where nothing is left beside the jobs.
+constexpr uint64_t kRpcBytesLeast = 1ull << 30;
 constexpr char kGroups[] = "/sys/fs/cgroup";
 
 // The number that stands behind `wanted` in a file of names and numbers; 0 when there is none.
@@ -68,13 +70,18 @@ MachineMemory ReadMachineMemory(const std::string& root) {
   }
 }
 
-MemoryBudgets BudgetsOf(const config::v1::Storage& config, const MachineMemory& memory) {
+MemoryBudgets BudgetsOf(const config::v1::ServerConfig& config, const MachineMemory& memory) {
+  const auto Or = [](int64_t set, uint64_t otherwise) {
+    return set > 0 ? static_cast<uint64_t>(set) : otherwise;
+  };
+  const auto& storage = config.storage();
   MemoryBudgets budgets;
-  budgets.all_bytes = config.memory_budget() > 0 ? static_cast<uint64_t>(config.memory_budget())
-                                                 : memory.available_bytes / 5 * 4 >> 20 << 20;
-  budgets.state_bytes =
-      config.dram_budget() > 0 ? static_cast<uint64_t>(config.dram_budget()) : budgets.all_bytes;
+  budgets.all_bytes = Or(storage.memory_budget(), memory.available_bytes / 5 * 4 >> 20 << 20);
+  budgets.state_bytes = Or(storage.dram_budget(), budgets.all_bytes);
   budgets.machine_bytes = memory.total_bytes;
+  const uint64_t left =
+      memory.available_bytes - std::min(memory.available_bytes, budgets.all_bytes);
+  budgets.rpc_bytes = Or(config.limits().max_rpc_memory_bytes(), std::max(left, kRpcBytesLeast));
   return budgets;
 }
 

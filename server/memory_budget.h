@@ -21,15 +21,17 @@ struct MachineMemory {
 MachineMemory ReadMachineMemory(const std::string& root = "");
 
 // Bytes that a server may plan: for jobs, and of these for state in memory. Jobs that ran before
-// a start may have `machine_bytes`, if that is more.
+// a start may have `machine_bytes`, if that is more. gRPC may have `rpc_bytes` beside the jobs.
 struct MemoryBudgets {
   uint64_t all_bytes = 0;
   uint64_t state_bytes = 0;
   uint64_t machine_bytes = 0;
+  uint64_t rpc_bytes = 0;
 };
 
 // storage.memory_budget, else 80 % of what is available, in whole MiB; storage.dram_budget, else
-// all of it.
-MemoryBudgets BudgetsOf(const config::v1::Storage& config, const MachineMemory& memory);
+// all of it; limits.max_rpc_memory_bytes, else what the first leaves of what is available, at
+// least 1 GiB.
+MemoryBudgets BudgetsOf(const config::v1::ServerConfig& config, const MachineMemory& memory);
 
 }  // namespace ballast::server

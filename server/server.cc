@@ -154,7 +154,7 @@ absl::Status ServerImpl::ChooseIsa() {
 absl::Status ServerImpl::Open() {
   for (const std::string& warning : options_.loaded.warnings) BALLAST_LOG(WARN) << warning;
   BALLAST_RETURN_IF_ERROR(ChooseIsa());
-  budgets_ = BudgetsOf(config_.storage(), ReadMachineMemory());
+  budgets_ = BudgetsOf(config_, ReadMachineMemory());
   metrics_ =
       std::make_unique<ServerMetrics>(BuildInfo{BALLAST_VERSION, Revision(), simd::IsaName(isa_)});
   executor_ = std::make_unique<ThreadExecutor>(
@@ -210,7 +210,7 @@ void ServerImpl::AddMethods() {
 
 absl::Status ServerImpl::Listen() {
   AddMethods();
-  GenericServerOptions options = settings_.Port();
+  GenericServerOptions options = settings_.Port(budgets_);
   options.credentials = security_->ServerCredentials();
   options.metrics = metrics_.get();
   options.gate = security_->gate();

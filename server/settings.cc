@@ -60,7 +60,7 @@ PeerLinkConfig Settings::PeerLink(std::vector<ServerAddress> servers, uint64_t i
   return link;
 }
 
-GenericServerOptions Settings::Port() const {
+GenericServerOptions Settings::Port(const MemoryBudgets& budgets) const {
   const auto& limits = config_.limits();
   GenericServerOptions options;
   options.address = config_.listen().address();
@@ -69,6 +69,7 @@ GenericServerOptions Settings::Port() const {
   options.connections = {limits.max_connections(), limits.max_connections_per_address(),
                          limits.max_connections_per_second()};
   options.max_parse_bytes = static_cast<size_t>(limits.max_parse_bytes());
+  options.rpc_memory_bytes = budgets.rpc_bytes;
   options.max_metadata_bytes = static_cast<int>(limits.max_metadata_bytes());
   options.max_streams_per_connection = static_cast<int>(limits.max_streams_per_connection());
   options.keepalive_time = ScaledMs(config_.timing().keepalive_time());

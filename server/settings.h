@@ -42,7 +42,7 @@ class Settings {
   // Of the calls to other servers.
   PeerLinkConfig PeerLink(std::vector<ServerAddress> servers, uint64_t incarnation) const;
   // Of the gRPC port, and what strangers may ask of it; without credentials.
-  GenericServerOptions Port() const;
+  GenericServerOptions Port(const MemoryBudgets& budgets) const;
   // What a trainer learns of its streams when it attaches, and how the server serves them.
   TransportTerms Terms() const;
   TrainerStreamConfig Stream() const;

@@ -9,6 +9,7 @@
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread_executor.h"
+#include "grpcpp/resource_quota.h"
 #include "grpcpp/server_builder.h"
 #include "proto/convert/channel.h"
 #include "proto/convert/status_convert.h"
@@ -30,6 +31,15 @@ void SetConnectionAge(std::chrono::milliseconds age, grpc::ServerBuilder* builde
   builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS,
                               static_cast<int>(std::min<int64_t>(age.count(), kMost)));
   builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, static_cast<int>(kMost));
+}
+
+// The last wall: gRPC narrows its windows near the bound, and breaks calls off beyond it. Near and
+// beyond are counted over all connections, also over those that the listener hands on.
+void BoundMemory(uint64_t bytes, grpc::ServerBuilder* builder) {
+  if (bytes == 0) return;
+  grpc::ResourceQuota quota("ballast");
+  quota.Resize(static_cast<size_t>(bytes));
+  builder->SetResourceQuota(quota);
 }
 
 // What a connection leaves to malloc at its end, without TLS the least: see docs/limits.md.
@@ -97,6 +107,7 @@ absl::Status GenericServer::Build(const GenericServerOptions& options) {
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
                              Scaled(kHandshakeMs, options.time_scale));
   SetConnectionAge(options.max_connection_age, &builder);
+  BoundMemory(options.rpc_memory_bytes, &builder);
   ListenerOptions listener = ListenerOf(options);
   // As a request that was parsed: what a crowd has left goes back to the kernel (IdleTrim).
   listener.ended = [this] { static_cast<void>(parsing_->Take(kConnectionBytes)); };

@@ -29,6 +29,9 @@ struct GenericServerOptions {
   int pollers = 0;  // threads; 0: half the processors
   int max_message_bytes = 16 << 20;
   size_t max_parse_bytes = 512 << 20;  // of all requests that are being parsed, in memory
+  // Of gRPC for connections and messages that arrive, in all; beyond it gRPC breaks calls off and
+  // closes connections. 0: without bound.
+  uint64_t rpc_memory_bytes = 0;
   int max_metadata_bytes = 8192;
   int max_streams_per_connection = 64;
   std::chrono::milliseconds keepalive_time{2000};

@@ -84,14 +84,26 @@ TEST_F(MemoryBudgetTest, PagesOfFilesThatWereNotUsedLatelyAreFree) {
 
 TEST_F(MemoryBudgetTest, TheDefaultIsFourFifthsInWholeMebibytes) {
   const MachineMemory memory{.total_bytes = 100 * kMiB, .available_bytes = 9 * kMiB};
-  config::v1::Storage config;
+  config::v1::ServerConfig config;
   EXPECT_EQ(BudgetsOf(config, memory).all_bytes, 7 * kMiB);
   EXPECT_EQ(BudgetsOf(config, memory).state_bytes, 7 * kMiB);
-  config.set_memory_budget(5 * kMiB);
-  config.set_dram_budget(2 * kMiB);
+  config.mutable_storage()->set_memory_budget(5 * kMiB);
+  config.mutable_storage()->set_dram_budget(2 * kMiB);
   EXPECT_EQ(BudgetsOf(config, memory).all_bytes, 5 * kMiB);
   EXPECT_EQ(BudgetsOf(config, memory).state_bytes, 2 * kMiB);
   EXPECT_EQ(BudgetsOf(config, memory).machine_bytes, 100 * kMiB);
+}
+
+TEST_F(MemoryBudgetTest, GrpcHasWhatTheJobsLeaveButNoLessThanAGibibyte) {
+  constexpr uint64_t kGiB = 1024 * kMiB;
+  config::v1::ServerConfig config;
+  EXPECT_EQ(BudgetsOf(config, {100 * kGiB, 40 * kGiB}).rpc_bytes, 8 * kGiB);
+  EXPECT_EQ(BudgetsOf(config, {100 * kGiB, 3 * kGiB}).rpc_bytes, kGiB);
+  EXPECT_EQ(BudgetsOf(config, {}).rpc_bytes, kGiB) << "the kernel does not tell";
+  config.mutable_storage()->set_memory_budget(50 * kGiB);
+  EXPECT_EQ(BudgetsOf(config, {100 * kGiB, 40 * kGiB}).rpc_bytes, kGiB);
+  config.mutable_limits()->set_max_rpc_memory_bytes(300 * kMiB);
+  EXPECT_EQ(BudgetsOf(config, {100 * kGiB, 40 * kGiB}).rpc_bytes, 300 * kMiB);
 }
 
 TEST_F(MemoryBudgetTest, ThisMachineSaysHowMuchItHas) {

@@ -347,10 +347,10 @@ class RawStream {
       : RawStream(MakeChannel(address, /*time_scale=*/1), method) {}
   // `token`: a bearer token that goes with the call; empty: none.
   RawStream(std::shared_ptr<grpc::Channel> channel, const std::string& method,
-            const std::string& token = "")
+            const std::string& token = "", std::chrono::milliseconds deadline = kTestDeadline)
       : server_(std::move(channel)) {
     if (!token.empty()) context_.AddMetadata("authorization", "Bearer " + token);
-    context_.set_deadline(std::chrono::system_clock::now() + kTestDeadline);
+    context_.set_deadline(std::chrono::system_clock::now() + deadline);
     stream_ = server_.PrepareCall(&context_, method, &queue_);
     stream_->StartCall(this);
     Wait();

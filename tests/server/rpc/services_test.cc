@@ -1,5 +1,7 @@
 // Unary services over a real connection: requests reach the directory, errors keep their reasons,
 // and calls that end early are noticed.
+#include <functional>
+
 #include "common/base/reason.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -7,6 +9,7 @@
 #include "proto/convert/methods.h"
 #include "server/rpc/admin_service.h"
 #include "server/rpc/control_service.h"
+#include "server/rpc/unary_call.h"
 #include "tests/server/rpc/fakes.h"
 
 namespace ballast::server {
@@ -292,6 +295,77 @@ TEST_F(ServicesTest, AServerStopsWithCallsOpen) {
   server_.Shutdown(std::chrono::milliseconds(0));
   EXPECT_FALSE(call.Drain().ok());
   directory_->pending_[0](AttachResult());  // The call object outlives the server.
+}
+
+// Keeps its call open and reads nothing of it.
+class NeverReads : public CallHandler {
+ public:
+  explicit NeverReads(std::shared_ptr<GenericCall> call) : call_(std::move(call)) {}
+  void OnMessage(grpc::ByteBuffer) override {}
+  void OnReadsDone() override {}
+  absl::optional<grpc::ByteBuffer> NextMessage() override { return absl::nullopt; }
+  void OnDone(bool) override {}
+
+ private:
+  const std::shared_ptr<GenericCall> call_;
+};
+
+// Streams of 48 KiB messages that a server reads none of, to see what becomes of gRPC's memory.
+class RpcMemoryTest : public testing::Test {
+ protected:
+  void Serve(uint64_t rpc_memory_bytes) {
+    server_.AddMethod(method::kExchange, [](std::shared_ptr<GenericCall> call) {
+      return std::make_shared<NeverReads>(std::move(call));
+    });
+    server_.AddMethod(method::kPeerHello, UnaryCall::Factory([](const auto& call, const auto&) {
+                        call->Reply(v1::PeerAck());
+                      }));
+    GenericServerOptions options;
+    options.rpc_memory_bytes = rpc_memory_bytes;
+    ASSERT_TRUE(server_.Start(options).ok());
+  }
+  std::string address() const { return absl::StrCat("127.0.0.1:", server_.port()); }
+  // Writes until nothing more goes out; how the stream has ended then. Alone, it waits for its
+  // deadline.
+  absl::StatusCode Fill() {
+    RawStream stream(MakeChannel(address(), 1), method::kExchange, "", std::chrono::seconds(1));
+    const grpc::Slice slice(std::string(48 << 10, 'x'));
+    while (stream.Write(grpc::ByteBuffer(&slice, 1))) {
+    }
+    return stream.Finish().code();
+  }
+  bool FillIsBrokenOff() {
+    const absl::StatusCode end = Fill();
+    return end == absl::StatusCode::kResourceExhausted || end == absl::StatusCode::kUnavailable;
+  }
+  bool HelloIsAnswered() {
+    RawStream call(address(), method::kPeerHello);
+    call.Write(SerializeMessage(v1::PeerAck()));
+    call.WritesDone();
+    return call.Drain().ok();
+  }
+  static bool Within(const std::function<bool()>& condition) {
+    const auto end = std::chrono::steady_clock::now() + kTestDeadline;
+    while (!condition()) {
+      if (std::chrono::steady_clock::now() > end) return false;
+    }
+    return true;
+  }
+
+  GenericServer server_;
+};
+
+TEST_F(RpcMemoryTest, WithoutABoundAStreamThatIsNotReadWaits) {
+  Serve(0);
+  EXPECT_EQ(Fill(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_TRUE(HelloIsAnswered());
+}
+
+TEST_F(RpcMemoryTest, BeyondTheBoundAStreamBreaksAndTheNextClientIsServed) {
+  Serve(64 << 10);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(Within([this] { return FillIsBrokenOff(); })) << i;
+  EXPECT_TRUE(Within([this] { return HelloIsAnswered(); }));
+  server_.Shutdown(std::chrono::milliseconds(0));
 }
 
 TEST(GenericServerTest, AnAddressInUseIsNamed) {
