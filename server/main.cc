@@ -32,6 +32,7 @@
 #include "server/config/environment.h"
 #include "server/config/print.h"
 #include "server/data_dir_lock.h"
+#include "server/handshake_watch.h"
 #include "server/listen.h"
 #include "server/net/descriptors.h"
 #include "server/server.h"
@@ -336,8 +337,8 @@ int RefuseUsage(const absl::Status& why, const absl::StatusOr<SupervisionOptions
 int Main(int argc, char** argv) {
   TuneMalloc();
   DisableLockOrderChecks();
-  // What gRPC says of failed connections, we say ourselves.
-  setenv("GRPC_VERBOSITY", "NONE", 0);
+  // What gRPC says of failed connections, we count and say ourselves.
+  WatchHandshakes(std::getenv("GRPC_VERBOSITY"));
   // What libprotobuf says of strings that are not UTF-8 would let strangers fill the log.
   google::protobuf::SetLogHandler(nullptr);
   const sigset_t set = OwnSignals();

@@ -7,6 +7,7 @@
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "server/config/quota_file.h"
+#include "server/handshake_watch.h"
 #include "server/setting_place.h"
 
 namespace ballast::server {
@@ -31,6 +32,7 @@ absl::StatusOr<std::unique_ptr<ServerSecurity>> ServerSecurity::Open(
   const std::vector<absl::Status> faults = security->ReadFiles();
   if (!faults.empty()) return faults.front();
   if (!security->gate_.secured()) return security;
+  Handshakes().AddTo(&metrics->registry());
   const auto now_s = [] { return static_cast<int64_t>(std::time(nullptr)); };
   BALLAST_ASSIGN_OR_RETURN(security->tls_,
                            ServerTls::Open(loaded, MemoryDirectory(), now_s, &metrics->registry()));

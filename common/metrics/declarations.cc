@@ -105,6 +105,9 @@ constexpr MetricDeclaration kDeclarations[] = {
      "Connections of the gRPC port that began as a client does, and are served."},
     {"ballast_connections_refused_total", kCounter, "reason",
      "Connections of the gRPC port that were closed before they were served, by reason."},
+    {"ballast_handshake_failures_total", kCounter, "cause",
+     "Connections of the gRPC port whose TLS handshake failed, by cause; those of a server's own "
+     "probes have the cause probe."},
     {"ballast_worker_busy_seconds_total", kCounter, "",
      "Time that the workers have spent in kernels, summed over all of them."},
     {"ballast_workers", kGauge, "", "Number of worker threads for kernels."},

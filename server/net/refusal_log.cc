@@ -3,11 +3,6 @@
 #include "common/base/log.h"
 
 namespace ballast::server {
-namespace {
-
-constexpr std::chrono::minutes kLineEvery(1);
-
-}  // namespace
 
 RefusalLog::RefusalLog(MetricRegistry* registry) {
   if (registry == nullptr) return;
@@ -25,13 +20,11 @@ void RefusalLog::Count(ConnectionRefusal refusal, const std::string& address,
   reason.counter->Add();
   // A probe of a load balancer, or of this server itself, connects and leaves.
   if (refusal == ConnectionRefusal::kLeft) return;
-  const uint64_t count = reason.counter->value();
-  if (reason.said > 0 && now - reason.said_at < kLineEvery) return;
+  const uint64_t unsaid = reason.rate.Due(reason.counter->value(), now);
+  if (unsaid == 0) return;
   BALLAST_LOG(WARN, LogField("reason", ConnectionRefusalName(refusal)),
-              LogField("address", address), LogField("connections", count - reason.said))
+              LogField("address", address), LogField("connections", unsaid))
       << "closed connections before they were served";
-  reason.said = count;
-  reason.said_at = now;
   ++lines_;
 }
 

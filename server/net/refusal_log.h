@@ -13,6 +13,7 @@
 
 #include "common/metrics/registry.h"
 #include "server/net/connection_gate.h"
+#include "server/net/line_rate.h"
 
 namespace ballast::server {
 
@@ -28,8 +29,7 @@ class RefusalLog {
  private:
   struct Reason {
     std::shared_ptr<Counter> counter = std::make_shared<Counter>();
-    uint64_t said = 0;  // the counter at the last line
-    std::chrono::nanoseconds said_at{0};
+    LineRate rate;
   };
 
   const Reason& Of(ConnectionRefusal refusal) const {

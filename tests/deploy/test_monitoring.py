@@ -23,9 +23,10 @@ FOLDER = DEPLOY / "monitoring"
 OVERLAY = "overlays/monitoring"
 # Labels that Prometheus adds: its own, and what it finds in Kubernetes.
 ADDED = {"job", "instance", "namespace"}
-# Metrics whose series begin with their first event, or with a second server.
+# Metrics whose series begin with their first event, with a second server, or with TLS.
 BEGIN_LATE = {"ballast_frames_rejected_total", "ballast_tls_cert_expiry_timestamp_seconds",
-              "ballast_admissions_refused_total", "ballast_peer_reachable"}
+              "ballast_admissions_refused_total", "ballast_peer_reachable",
+              "ballast_handshake_failures_total"}
 # What a panel may count in, by the names of Grafana.
 UNITS = {"ops", "s", "Bps", "bytes", "none", "percentunit"}
 

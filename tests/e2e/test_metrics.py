@@ -64,6 +64,8 @@ ELSEWHERE = {
         "tests/server/main/disk_watch_test.cc", "ADiskThatHangsHasNoBytesAndSoonNoAnswer"),
     "ballast_tls_cert_expiry_timestamp_seconds": _TLS,
     "ballast_tls_reloads_total": _TLS,
+    "ballast_handshake_failures_total": (
+        "tests/e2e/test_handshakes.py", "test_a_failed_handshake_is_counted_by_its_cause"),
     "ballast_listener_accepts": (
         "tests/server/main/listener_probe_test.cc", "APortThatNeverSpeaksDoesNotAccept"),
 }
@@ -73,7 +75,10 @@ EVENTS = {
     "ballast_calls_refused_total",
 }
 # Of servers with certificates only.
-SECURED = {"ballast_tls_cert_expiry_timestamp_seconds", "ballast_tls_reloads_total"}
+SECURED = {
+    "ballast_tls_cert_expiry_timestamp_seconds", "ballast_tls_reloads_total",
+    "ballast_handshake_failures_total",
+}
 # What a process is started with, and keeps. Compared with that in the test below.
 FACTS = {
     "ballast_build_info", "ballast_cluster_info", "ballast_workers", "ballast_memory_budget_bytes",

@@ -3,9 +3,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <openssl/x509_vfy.h>
 
 #include <string>
 
+#include "common/tls/client_faults.h"
 #include "tests/common/tls/certificates.h"
 
 namespace ballast {
@@ -27,6 +29,14 @@ void ExpectRefused(const TlsFiles& files, const TlsExpectation& expected, absl::
 
 void ExpectNeverGood(const TlsFiles& files, const std::string& begins, const std::string& says) {
   ExpectRefused(files, kServer0, absl::StatusCode::kInvalidArgument, begins, says);
+}
+
+TEST(ClientFaults, AVerdictOfOpenSslIsOneOfThree) {
+  EXPECT_EQ(ClientFaultOf(X509_V_ERR_CERT_HAS_EXPIRED), ClientFault::kExpired);
+  EXPECT_EQ(ClientFaultOf(X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY),
+            ClientFault::kUnknownAuthority);
+  EXPECT_EQ(ClientFaultOf(X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN), ClientFault::kUnknownAuthority);
+  EXPECT_EQ(ClientFaultOf(X509_V_ERR_INVALID_PURPOSE), ClientFault::kOther);
 }
 
 TEST(Certificate, AGoodSetIsDescribed) {
