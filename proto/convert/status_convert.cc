@@ -16,6 +16,19 @@ constexpr size_t kMaxTextBytes = 1500;
 // For a connection on which a port answered, but not in HTTP/2.
 constexpr char kOtherProtocol[] = "it does not speak gRPC, as the admin port does not";
 
+// What gRPC 1.51 says of a stream that the other end has reset to get its memory back (RFC 9113,
+// ENHANCE_YOUR_CALM); no status of ours has the text.
+constexpr char kMemoryReset[] = "RST_STREAM with error code 11";
+constexpr char kNoMemory[] =
+    "the server has broken the call off: gRPC's memory there is at limits.max_rpc_memory_bytes";
+
+// A status without a detail.
+absl::Status OfGrpcItself(absl::StatusCode code, absl::string_view text) {
+  if (absl::StrContains(text, "Failed parsing HTTP/2")) return absl::Status(code, kOtherProtocol);
+  if (absl::StrContains(text, kMemoryReset)) return absl::UnavailableError(kNoMemory);
+  return absl::Status(code, text);
+}
+
 #define BALLAST_SAME_REASON(ours, theirs) \
   static_assert(static_cast<int>(Reason::ours) == static_cast<int>(v1::REASON_##theirs))
 BALLAST_SAME_REASON(kUnspecified, UNSPECIFIED);
@@ -132,8 +145,7 @@ absl::Status FromGrpc(const grpc::Status& status) {
   const absl::StatusCode code = KnownCode(status.error_code());
   v1::ErrorDetail detail;
   if (status.error_details().empty() || !detail.ParseFromString(status.error_details())) {
-    const bool other = absl::StrContains(status.error_message(), "Failed parsing HTTP/2");
-    return absl::Status(code, other ? kOtherProtocol : status.error_message());
+    return OfGrpcItself(code, status.error_message());
   }
   detail.set_code(static_cast<int>(code));
   return FromDetail(detail);

@@ -27,8 +27,9 @@ absl::Status FromDetail(const v1::ErrorDetail& detail);
 grpc::Status ToGrpc(const absl::Status& status);
 
 // Reads what ToGrpc wrote; a status made by gRPC itself keeps its code and text and has no reason.
-// Only for a port of another protocol the text is our own: an operator may have given the admin
-// port.
+// With two exceptions. For a port of another protocol the text is our own: an operator may have
+// given the admin port. A call that the other end's gRPC broke off for want of memory is
+// UNAVAILABLE, as it is when the whole connection goes: it may be made again.
 absl::Status FromGrpc(const grpc::Status& status);
 
 }  // namespace ballast

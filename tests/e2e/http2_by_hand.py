@@ -62,7 +62,17 @@ class Http2:
     def call(self, method: str, message: bytes) -> None:
         """Sends a whole request, and returns when the call has ended."""
         stream = self.begin(method)
-        body = memoryview(b"\0" + struct.pack(">I", len(message)) + message)
+        self._send(stream, b"\0" + struct.pack(">I", len(message)) + message, END_STREAM)
+        while stream not in self._ended:
+            self.read()
+
+    def send_part(self, method: str, whole_bytes: int, part_bytes: int) -> None:
+        """Begins a request of `whole_bytes`, and stops after `part_bytes` or when the call ends."""
+        part = b"\0" + struct.pack(">I", whole_bytes) + bytes(part_bytes)
+        self._send(self.begin(method), part, 0)
+
+    def _send(self, stream: int, message: bytes, last_flags: int) -> None:
+        body = memoryview(message)
         while len(body) > 0 and stream not in self._ended:
             room = min(self._window[0], self._window[stream], _FRAME_MAX)
             if room <= 0:
@@ -72,10 +82,8 @@ class Http2:
             body = body[room:]
             for key in (0, stream):
                 self._window[key] -= len(part)
-            last = END_STREAM if len(body) == 0 else 0
-            self._socket.sendall(frame(DATA, last, stream, bytes(part)))
-        while stream not in self._ended:
-            self.read()
+            flags = last_flags if len(body) == 0 else 0
+            self._socket.sendall(frame(DATA, flags, stream, bytes(part)))
 
     def call_and_hang_up(self, method: str) -> None:
         """Begins a call and breaks it off, in one write. The server may have seen it or not."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from ballast.control import Control
@@ -121,3 +123,23 @@ def test_a_stranger_deletes_no_job_with_an_order_to_its_home(ballastd, tmp_path)
         run.step(1)
         assert run.round == 2
         run.close()
+
+
+def test_messages_that_never_become_whole_stay_within_the_bound(ballastd, tmp_path):
+    # Strangers who answer no ping keep what they have sent, as if they did.
+    flags = ["limits.max_rpc_memory_bytes=32MiB", "timing.keepalive_time=1h"]
+    with OneServer(ballastd, tmp_path, *(x for f in flags for x in ("--set", f))) as server:
+        before = server.resident_bytes
+        strangers = []
+        for _ in range(60):
+            connection = server.connect()
+            connection.settimeout(0.2)  # Where the server gives no room for more, it stays so.
+            # An OSError: no room, or the connection is closed.
+            with contextlib.suppress(OSError):
+                strangers.append(Http2(connection))
+                strangers[-1].send_part(ATTACH, 15 * MIB, 4 * MIB)
+        # Without the bound these are 240 MiB.
+        assert server.resident_bytes - before < 96 * MIB
+        for stranger in strangers:
+            stranger.close()
+        wait_for(lambda: server.status().returncode == 0, "the next client to be served")

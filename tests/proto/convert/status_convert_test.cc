@@ -109,6 +109,16 @@ TEST(StatusConvert, APortOfAnotherProtocolIsToldInPlainWords) {
   EXPECT_EQ(status, absl::UnavailableError("it does not speak gRPC, as the admin port does not"));
 }
 
+TEST(StatusConvert, ACallThatGrpcBrokeOffForMemoryMayBeMadeAgain) {
+  const absl::Status status = FromGrpc(
+      grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "Received RST_STREAM with error code 11"));
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_NE(status.message().find("limits.max_rpc_memory_bytes"), absl::string_view::npos);
+  const absl::Status large = FromGrpc(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED,
+                                                   "Received message larger than max (5 vs. 4)"));
+  EXPECT_EQ(large.code(), absl::StatusCode::kResourceExhausted);
+}
+
 TEST(StatusConvert, IllFormedTextDoesNotLoseTheDetail) {
   const absl::Status status = ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadSpec,
                                             "tensor \"\xff\xc0\xafh\xc3\xa9\xed\xa0\x80\"");
