@@ -10,8 +10,10 @@
 namespace ballast::server {
 namespace {
 
-// What gRPC may have where nothing is left beside the jobs.
+// What gRPC may have where nothing is left beside the jobs: so many bytes, and so many times what
+// one trainer may have on the way.
 constexpr uint64_t kRpcBytesLeast = 1ull << 30;
+constexpr uint64_t kRpcCreditsLeast = 64;
 constexpr char kGroups[] = "/sys/fs/cgroup";
 
 // The number that stands behind `wanted` in a file of names and numbers; 0 when there is none.
@@ -81,7 +83,9 @@ MemoryBudgets BudgetsOf(const config::v1::ServerConfig& config, const MachineMem
   budgets.machine_bytes = memory.total_bytes;
   const uint64_t left =
       memory.available_bytes - std::min(memory.available_bytes, budgets.all_bytes);
-  budgets.rpc_bytes = Or(config.limits().max_rpc_memory_bytes(), std::max(left, kRpcBytesLeast));
+  const uint64_t credits = kRpcCreditsLeast * static_cast<uint64_t>(config.rounds().credit_bytes());
+  const uint64_t rpc = std::max({left, kRpcBytesLeast, credits});
+  budgets.rpc_bytes = Or(config.limits().max_rpc_memory_bytes(), rpc);
   return budgets;
 }
 

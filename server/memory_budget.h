@@ -31,7 +31,7 @@ struct MemoryBudgets {
 
 // storage.memory_budget, else 80 % of what is available, in whole MiB; storage.dram_budget, else
 // all of it; limits.max_rpc_memory_bytes, else what the first leaves of what is available, at
-// least 1 GiB.
+// least 1 GiB and what 64 trainers may have on the way.
 MemoryBudgets BudgetsOf(const config::v1::ServerConfig& config, const MachineMemory& memory);
 
 }  // namespace ballast::server

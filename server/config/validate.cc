@@ -45,6 +45,7 @@ class Checker {
     CheckAdmin();
     CheckCluster();
     CheckRounds();
+    CheckRpcMemory();
     CheckAio();
     CheckTiming();
     CheckSecurity();
@@ -191,6 +192,16 @@ class Checker {
           absl::StrCat(FormatBytes(credit), " is below twice rounds.chunk_bytes ",
                        FormatBytes(chunk), "; raise the first or lower the second"));
     }
+  }
+
+  // What one trainer pushes without a pause must fit, or each of its rounds breaks.
+  void CheckRpcMemory() {
+    const int64_t memory = config_.limits().max_rpc_memory_bytes();
+    const int64_t credit = config_.rounds().credit_bytes();
+    if (memory == 0 || memory / 4 >= credit) return;
+    Add("limits.max_rpc_memory_bytes",
+        absl::StrCat(FormatBytes(memory), " is below four times rounds.credit_bytes ",
+                     FormatBytes(credit), "; raise the first or lower the second"));
   }
 
   void CheckAio() {

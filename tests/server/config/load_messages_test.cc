@@ -244,6 +244,9 @@ TEST(Load, RulesBetweenTwoNumbersSayWhichToRaiseOrLower) {
       {"rounds: {credit_bytes: 1MiB}\n",
        "server.yaml:1:24: rounds.credit_bytes: 1MiB is below twice rounds.chunk_bytes 1MiB; raise "
        "the first or lower the second"},
+      {"limits: {max_rpc_memory_bytes: 63MiB}\n",
+       "server.yaml:1:32: limits.max_rpc_memory_bytes: 63MiB is below four times "
+       "rounds.credit_bytes 16MiB; raise the first or lower the second"},
       {"timing: {report_after: 100ms}\n",
        "server.yaml:1:24: timing.report_after: 100ms must be above timing.heartbeat_interval "
        "500ms; raise the first or lower the second"},

@@ -102,6 +102,8 @@ TEST_F(MemoryBudgetTest, GrpcHasWhatTheJobsLeaveButNoLessThanAGibibyte) {
   EXPECT_EQ(BudgetsOf(config, {}).rpc_bytes, kGiB) << "the kernel does not tell";
   config.mutable_storage()->set_memory_budget(50 * kGiB);
   EXPECT_EQ(BudgetsOf(config, {100 * kGiB, 40 * kGiB}).rpc_bytes, kGiB);
+  config.mutable_rounds()->set_credit_bytes(100 * kMiB);
+  EXPECT_EQ(BudgetsOf(config, {100 * kGiB, 40 * kGiB}).rpc_bytes, 6400 * kMiB);
   config.mutable_limits()->set_max_rpc_memory_bytes(300 * kMiB);
   EXPECT_EQ(BudgetsOf(config, {100 * kGiB, 40 * kGiB}).rpc_bytes, 300 * kMiB);
 }
