@@ -1,5 +1,7 @@
 """TLS handshakes that fail: each is closed and counted by its cause, and the log stays short.
 
+One that takes too long is in test_tokens.py.
+
 Comes from: pytest. Goes to: dev-ca.sh, ballastd.
 """
 
@@ -78,25 +80,20 @@ def tls_flags(live: Path) -> list[str]:
 
 def test_a_failed_handshake_is_counted_by_its_cause(ballastd, tmp_path, folders):
     live = folders["live"]
-    with OneServer(ballastd, tmp_path, *tls_flags(live), BALLAST_TIME_SCALE="0.5") as server:
+    with OneServer(ballastd, tmp_path, *tls_flags(live)) as server:
 
         def failed(cause: str) -> float:
             return server.metric(f'ballast_handshake_failures_total{{cause="{cause}"}}')
 
-        slow = server.connect()
-        slow.sendall(HALF_A_HELLO)
         acts = strangers(folders)
         for cause, act in acts.items():
             for _ in range(EACH):
                 with server.connect() as stranger:
                     act(stranger)
             wait_for(lambda c=cause: failed(c) >= EACH, f"{EACH} of {cause}")
-        with slow, contextlib.suppress(ConnectionError):
-            assert slow.recv(1) == b""
-        wait_for(lambda: failed("slow") > 0, "a handshake that took too long")
-        expected = dict.fromkeys(acts, EACH) | {"slow": 1, "bad_certificate": 0, "other": 0}
+        expected = dict.fromkeys(acts, EACH) | {"slow": 0, "bad_certificate": 0, "other": 0}
         assert {cause: failed(cause) for cause in expected} == expected
-        assert server.log.count("TLS handshakes failed") == len(acts) + 1
+        assert server.log.count("TLS handshakes failed") == len(acts)
         shows = ["--tls-ca", live / "ca.pem", "--tls-cert", live / "admin.pem"]
         shows += ["--tls-key", live / "admin.key"]
         assert server.ctl("status", *map(str, shows)).returncode == 0

@@ -171,7 +171,7 @@ def test_a_list_of_tokens_at_fault_is_named_with_its_place(ballastd, files, tmp_
         assert shown.returncode == 0, shown.stderr
 
 
-def test_a_handshake_that_stalls_is_closed(ballastd, files, tmp_path):
+def test_a_handshake_that_stalls_is_closed_and_counted(ballastd, files, tmp_path):
     flags = ["security.mode=tls", f"security.ca={files}/ca.pem",
              f"security.certificate={files}/server-0.pem", f"security.key={files}/server-0.key"]
     sets = [word for flag in flags for word in ("--set", flag)]
@@ -181,4 +181,6 @@ def test_a_handshake_that_stalls_is_closed(ballastd, files, tmp_path):
             stranger.sendall(hello)
             assert stranger.recv(4096) == b""
         assert server.page("healthz")[0] == 200
-        assert "handshake" not in server.log.lower()
+        series = 'ballast_handshake_failures_total{cause="slow"}'
+        wait_for(lambda: server.metric(series) == 1, "a handshake that took too long")
+        assert server.log.count("TLS handshakes failed") == 1
