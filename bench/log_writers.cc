@@ -38,7 +38,7 @@ absl::StatusOr<std::unique_ptr<LogWriter>> LogWriter::Create(const std::string& 
                                                              uint64_t bytes,
                                                              const Payloads* payloads) {
   const server::LogOptions options{
-      .job = 1, .segment_bytes = bytes / kSegments, .segments = kSegments};
+      .job = 1, .segment_bytes = bytes / kSegments, .segments = kSegments, .secret = 1};
   std::unique_ptr<LogWriter> out(new LogWriter(directory, options, payloads));
   BALLAST_RETURN_IF_ERROR(out->files_->MakeDirectory(directory));
   BALLAST_ASSIGN_OR_RETURN(out->log_,

@@ -10,6 +10,7 @@
 #include "common/base/status_macros.h"
 #include "common/io/engine_files.h"
 #include "common/io/watched_files.h"
+#include "server/cluster/snapshot_files.h"
 #include "server/meta/rocksdb_store.h"
 #include "server/registration.h"
 #include "server/rpc/convert.h"
@@ -95,7 +96,7 @@ absl::StatusOr<std::unique_ptr<JobStore>> ServerStorage::OpenJobs(const std::str
                                          DescribeServer(address, data_dir)));
   return std::make_unique<JobStore>(files_.get(), data_dir + "/jobs", meta_.get(),
                                     config_.cluster().id(), config_.storage().checkpoint_rounds(),
-                                    MakePlanCodec());
+                                    MakePlanCodec(), RandomId);
 }
 
 absl::StatusOr<DirectorySnapshots> ServerStorage::OpenSnapshots(size_t servers) {

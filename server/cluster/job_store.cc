@@ -134,6 +134,12 @@ uint64_t JobStore::DiskBytes(const JobPlan& plan, uint32_t server) const {
   return JobStorage::DiskBytes(StorageOptionsOf(plan, *layout, server, checkpoint_rounds_));
 }
 
+StorageOptions JobStore::OptionsOf(const JobPlan& plan, const Layout& layout) const {
+  StorageOptions options = StorageOptionsOf(plan, layout, self_, checkpoint_rounds_);
+  options.log_secret = new_secret_();
+  return options;
+}
+
 Amounts JobStore::AmountsOf(const JobPlan& plan) const {
   return {.jobs = 1, .disk_bytes = DiskBytes(plan, self_)};
 }
@@ -158,10 +164,8 @@ absl::StatusOr<std::unique_ptr<JobStorage>> JobStore::CreateMarked(const JobPlan
   BALLAST_RETURN_IF_ERROR(fs_->Open(mark, {.mode = OpenMode::kCreate}).status());
   BALLAST_RETURN_IF_ERROR(fs_->SyncDirectory(directory));
   BALLAST_FAILPOINT_RETURN("job.before_create");
-  BALLAST_ASSIGN_OR_RETURN(
-      std::unique_ptr<JobStorage> storage,
-      JobStorage::Create(fs_, FilesOf(plan),
-                         StorageOptionsOf(plan, layout, self_, checkpoint_rounds_)));
+  BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<JobStorage> storage,
+                           JobStorage::Create(fs_, FilesOf(plan), OptionsOf(plan, layout)));
   if (fill != nullptr) BALLAST_RETURN_IF_ERROR(fill(storage.get()));
   BALLAST_RETURN_IF_ERROR(fs_->SyncDirectory(directory));
   BALLAST_RETURN_IF_ERROR(fs_->SyncDirectory(root_));
@@ -185,8 +189,7 @@ absl::StatusOr<std::unique_ptr<JobStorage>> JobStore::GrowFiles(const JobPlan& p
   const std::string files = FilesOf(plan);
   BALLAST_RETURN_IF_ERROR(fs_->RemoveAll(files));
   BALLAST_RETURN_IF_ERROR(fs_->MakeDirectory(files));
-  auto made =
-      JobStorage::Create(fs_, files, StorageOptionsOf(plan, layout, self_, checkpoint_rounds_));
+  auto made = JobStorage::Create(fs_, files, OptionsOf(plan, layout));
   absl::Status status = made.status();
   if (status.ok()) status = fs_->SyncDirectory(Directory(plan.job));
   if (status.ok()) return made;
@@ -241,8 +244,7 @@ absl::Status JobStore::Discard(const std::string& directory) {
 
 absl::StatusOr<std::unique_ptr<JobStorage>> JobStore::Open(const JobPlan& plan) {
   BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
-  auto opened = JobStorage::Open(fs_, FilesOf(plan),
-                                 StorageOptionsOf(plan, layout, self_, checkpoint_rounds_));
+  auto opened = JobStorage::Open(fs_, FilesOf(plan), OptionsOf(plan, layout));
   if (!opened.ok()) return StateLostIn(plan, self_, opened.status());
   return opened;
 }

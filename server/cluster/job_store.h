@@ -41,13 +41,18 @@ namespace ballast::server {
 
 class JobStore {
  public:
+  // A number that no trainer can guess, not 0, and another one at each call: see
+  // LogOptions::secret.
+  using NewSecret = std::function<uint64_t()>;
+
   // `root` is made when missing. `fs` and `meta` outlive the store.
   JobStore(FileSystem* fs, std::string root, MetaStore* meta, uint32_t self,
-           uint32_t checkpoint_rounds, PlanCodec codec)
+           uint32_t checkpoint_rounds, PlanCodec codec, NewSecret new_secret)
       : fs_(fs),
         root_(std::move(root)),
         self_(self),
         checkpoint_rounds_(checkpoint_rounds),
+        new_secret_(std::move(new_secret)),
         records_(meta, std::move(codec)) {}
 
   // Enters what jobs take on the disk in `quotas` from now on. Before all other calls.
@@ -115,6 +120,8 @@ class JobStore {
   absl::Status Discard(const std::string& directory);
   // Grow in a directory that is there, but for what an earlier one has left.
   absl::StatusOr<std::unique_ptr<JobStorage>> GrowFiles(const JobPlan& plan);
+  // For files that are made or opened.
+  StorageOptions OptionsOf(const JobPlan& plan, const Layout& layout) const;
   Amounts AmountsOf(const JobPlan& plan) const;
   std::string OrderedPath(uint64_t job) const;
 
@@ -122,6 +129,7 @@ class JobStore {
   const std::string root_;
   const uint32_t self_;
   const uint32_t checkpoint_rounds_;
+  const NewSecret new_secret_;
   JobRecords records_;
   std::shared_ptr<Quotas> quotas_ = std::make_shared<Quotas>();
 };

@@ -194,6 +194,7 @@ absl::Status SegmentedLog::Append(RecordHeader* header, const void* data,
   header->flushed_lsn = flushed_lsn_;
   header->payload_crc = Crc32c(data, header->payload_bytes, PayloadSeed(*header));
   header->previous_crc = state_.last_crc;
+  header->secret = state_.segment_secret;
   const absl::StatusOr<uint32_t> crc = disk_.WriteRecord(*header, data, std::move(owner));
   if (!crc.ok()) return Fail(crc.status());
   segment.newest_round = std::max(segment.newest_round, NeededBy(*header));
@@ -251,12 +252,14 @@ absl::Status SegmentedLog::StartSegment() {
                              .sequence = sequence,
                              .first_lsn = state_.next_lsn,
                              .flushed_lsn = flushed_lsn_,
-                             .previous_crc = state_.last_crc};
+                             .previous_crc = state_.last_crc,
+                             .secret = state_.secret};
   if (const absl::Status status = disk_.WriteSegmentHeader(header); !status.ok()) {
     return Fail(status);
   }
   state_.live.push_back({.sequence = sequence});
   state_.offset = kPageBytes;
+  state_.segment_secret = state_.secret;
   return absl::OkStatus();
 }
 
@@ -321,8 +324,9 @@ absl::StatusOr<std::unique_ptr<GradientLog>> GradientLog::Create(FileSystem* fs,
   BALLAST_ASSIGN_OR_RETURN(Arena scratch, Arena::Create(Arena::kAlignmentBytes));
   BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<LogWrites> writes, LogWrites::Create());
   BALLAST_ASSIGN_OR_RETURN(LogFiles files, LogFiles::Create(fs, directory, options));
-  auto log = std::make_unique<SegmentedLog>(std::move(files), options, LogState{},
-                                            std::move(scratch), std::move(writes));
+  auto log =
+      std::make_unique<SegmentedLog>(std::move(files), options, LogState{.secret = options.secret},
+                                     std::move(scratch), std::move(writes));
   if (absl::Status status = log->Begin(); !status.ok()) {
     log->Remove(fs);
     return status;

@@ -39,6 +39,9 @@ struct LogOptions {
   // The job's epoch, as BeginEpoch: what older ones began of rounds from start_round on is dead.
   uint32_t epoch = 0;
   uint64_t start_round = 0;
+  // Drawn at random; no trainer may know it. A log that has a secret keeps that; one without gets
+  // this with its next segment. 0: none, as programs before format 2 wrote logs.
+  uint64_t secret = 0;
 };
 
 // The reduced gradient of one extent as it stands in the log.

@@ -50,6 +50,7 @@ LogOptions JobStorage::LogGeometry(const StorageOptions& options) {
   log.direct = options.images.direct;
   log.epoch = options.epoch;
   log.start_round = options.start_round;
+  log.secret = options.log_secret;
   const uint64_t rounds = options.checkpoint_rounds + 2;
   const uint64_t most = std::max(kSegmentBytesMax, rounds * round_bytes / kSegmentsAimedAt);
   log.segment_bytes =

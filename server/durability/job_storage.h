@@ -39,6 +39,7 @@ struct StorageOptions {
   // The job's epoch, and the round it started with.
   uint32_t epoch = 0;
   uint64_t start_round = 0;
+  uint64_t log_secret = 0;  // LogOptions::secret
 };
 
 class JobStorage {

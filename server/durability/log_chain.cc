@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +17,14 @@ namespace {
 
 // Of records and segments. At one for each nanosecond a log is there after 146 years.
 constexpr uint64_t kNumberMax = uint64_t{1} << 62;
+
+// Where a page stands, and which secret a header there has: 0 of version 1, nullopt where that is
+// not known.
+struct Spot {
+  uint64_t sequence = 0;
+  uint64_t offset = 0;
+  std::optional<uint64_t> secret;
+};
 
 // The records of one segment that follow its header, and where they end.
 struct SegmentChain {
@@ -52,7 +61,8 @@ class ChainReader {
                     .records = std::move(records_),
                     .end = end_,
                     .proof = std::move(heard_.proof),
-                    .generation = heard_.generation};
+                    .generation = heard_.generation,
+                    .secret = segments_.rbegin()->second.secret};
   }
 
  private:
@@ -133,7 +143,8 @@ class ChainReader {
                   .offset = kPageBytes,
                   .lsn = header.first_lsn,
                   .previous_crc = header.previous_crc,
-                  .generation = header.generation};
+                  .generation = header.generation,
+                  .secret = header.secret};
     for (bool more = true; more;) {
       BALLAST_ASSIGN_OR_RETURN(more, TakeRecord(scratch, chain));
     }
@@ -146,8 +157,9 @@ class ChainReader {
     if (end.offset == options_.segment_bytes) return false;
     BALLAST_RETURN_IF_ERROR(
         files_.Read(files_.IndexOf(end.sequence), end.offset, kPageBytes, scratch.data()));
-    const absl::StatusOr<RecordHeader> header = DecodeAt(scratch.data(), end.sequence, end.offset);
-    BALLAST_RETURN_IF_ERROR(CheckVersion(header, end.sequence, end.offset));
+    const Spot spot{.sequence = end.sequence, .offset = end.offset, .secret = end.secret};
+    const absl::StatusOr<RecordHeader> header = DecodeAt(scratch.data(), spot);
+    BALLAST_RETURN_IF_ERROR(CheckVersion(header, spot));
     if (!header.ok() || header->lsn != end.lsn || header->previous_crc != end.previous_crc ||
         header->generation < end.generation) {
       return false;
@@ -168,17 +180,18 @@ class ChainReader {
 
   // The record that was written to this very place of this log. DATA_LOSS for anything else:
   // payloads stand on pages too, and a trainer's bytes may look like a header of any version.
-  absl::StatusOr<RecordHeader> DecodeAt(const char* page, uint64_t sequence,
-                                        uint64_t offset) const {
-    if (PlaceOf(page) != RecordPlace{.job = options_.job,
-                                     .server = options_.server,
-                                     .sequence = sequence,
-                                     .offset = offset}) {
+  absl::StatusOr<RecordHeader> DecodeAt(const char* page, const Spot& spot) const {
+    const RecordPlace place = PlaceOf(page);
+    if (place != RecordPlace{.job = options_.job,
+                             .server = options_.server,
+                             .sequence = spot.sequence,
+                             .offset = spot.offset,
+                             .secret = spot.secret.value_or(place.secret)}) {
       return absl::DataLossError("the page was not written here");
     }
     BALLAST_ASSIGN_OR_RETURN(const RecordHeader header, DecodeRecordPage(page));
     if (header.payload_bytes > options_.segment_bytes ||
-        offset + GradientLog::RecordBytes(header.payload_bytes) > options_.segment_bytes) {
+        spot.offset + GradientLog::RecordBytes(header.payload_bytes) > options_.segment_bytes) {
       return absl::DataLossError("the record does not fit the segment");
     }
     return header;
@@ -224,15 +237,25 @@ class ChainReader {
     return zeros;
   }
 
+  // That of segment `sequence`. Without a whole header it has the log's, if the log has one: a
+  // segment of version 1 is in front of all others.
+  std::optional<uint64_t> SecretOf(uint64_t sequence) const {
+    const auto header = segments_.find(sequence);
+    if (header != segments_.end()) return header->second.secret;
+    const uint64_t newest = segments_.rbegin()->second.secret;
+    return newest == 0 ? std::nullopt : std::make_optional(newest);
+  }
+
   // Hears every record of segment `sequence` from `offset` on; whether there is one.
   absl::StatusOr<bool> LookThrough(uint64_t sequence, uint64_t offset) {
     const uint64_t left = options_.segment_bytes - offset;
     std::vector<Heard> pieces((left + kLogPieceBytes - 1) / kLogPieceBytes);
     BALLAST_RETURN_IF_ERROR(
         lanes_->ForEach(pieces.size(), [&](size_t i, const Arena& scratch) -> absl::Status {
-          const uint64_t at = offset + i * kLogPieceBytes;
-          return LookAtPiece(sequence, at, std::min(kLogPieceBytes, options_.segment_bytes - at),
-                             scratch, &pieces[i]);
+          const Spot spot{.sequence = sequence,
+                          .offset = offset + i * kLogPieceBytes,
+                          .secret = SecretOf(sequence)};
+          return LookAtPiece(spot, scratch, &pieces[i]);
         }));
     bool any = false;
     for (const Heard& piece : pieces) {
@@ -242,15 +265,18 @@ class ChainReader {
     return any;
   }
 
-  absl::Status LookAtPiece(uint64_t sequence, uint64_t offset, uint64_t bytes, const Arena& scratch,
-                           Heard* heard) const {
-    BALLAST_RETURN_IF_ERROR(files_.Read(files_.IndexOf(sequence), offset, bytes, scratch.data()));
+  absl::Status LookAtPiece(const Spot& begin, const Arena& scratch, Heard* heard) const {
+    const uint64_t bytes = std::min(kLogPieceBytes, options_.segment_bytes - begin.offset);
+    BALLAST_RETURN_IF_ERROR(
+        files_.Read(files_.IndexOf(begin.sequence), begin.offset, bytes, scratch.data()));
     for (uint64_t at = 0; at < bytes; at += kPageBytes) {
       const char* const page = scratch.data() + at;
       if (!LooksLikeRecord(page)) continue;
-      const absl::StatusOr<RecordHeader> header = DecodeAt(page, sequence, offset + at);
+      Spot spot = begin;
+      spot.offset += at;
+      const absl::StatusOr<RecordHeader> header = DecodeAt(page, spot);
       // What it proves is not known; and records that are written up to it end there.
-      BALLAST_RETURN_IF_ERROR(CheckVersion(header, sequence, offset + at));
+      BALLAST_RETURN_IF_ERROR(CheckVersion(header, spot));
       if (!header.ok()) continue;
       heard->Add(Say(*header));
     }
@@ -278,11 +304,11 @@ class ChainReader {
 
   // Errors.
 
-  absl::Status CheckVersion(const absl::StatusOr<RecordHeader>& header, uint64_t sequence,
-                            uint64_t offset) const {
-    if (!absl::IsFailedPrecondition(header.status())) return absl::OkStatus();
-    return absl::FailedPreconditionError(absl::StrCat(files_.PathOf(sequence), " at byte ", offset,
-                                                      ": ", header.status().message()));
+  // In a segment of version 1 a newer header is a payload.
+  absl::Status CheckVersion(const absl::StatusOr<RecordHeader>& header, const Spot& spot) const {
+    if (!absl::IsFailedPrecondition(header.status()) || spot.secret == 0) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat(
+        files_.PathOf(spot.sequence), " at byte ", spot.offset, ": ", header.status().message()));
   }
 
   absl::Status DamagedNumbers() const {

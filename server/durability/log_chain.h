@@ -25,6 +25,7 @@ struct LogPosition {
   uint64_t lsn = 0;
   uint32_t previous_crc = 0;
   uint32_t generation = 0;
+  uint64_t secret = 0;  // of the segment
 };
 
 // What says that records up to `lsn` were flushed.
@@ -39,6 +40,7 @@ struct LogChain {
   LogPosition end;                    // behind the last of them
   FlushProof proof;
   uint32_t generation = 0;  // the newest of all pages
+  uint64_t secret = 0;      // of the newest segment
 };
 
 // Errors as GradientLog::Open. The lanes have kLogPieceBytes each.

@@ -17,7 +17,9 @@ namespace {
 
 constexpr std::array<char, 8> kSegmentMagic = {'B', 'A', 'L', 'L', 'S', 'E', 'G', '\n'};
 constexpr std::array<char, 8> kRecordMagic = {'B', 'A', 'L', 'L', 'R', 'E', 'C', '\n'};
-constexpr uint32_t kLogVersion = 1;
+constexpr uint32_t kPlainVersion = 1;   // headers without a secret
+constexpr uint32_t kSecretVersion = 2;  // with one
+constexpr uint32_t kVersionMax = kSecretVersion;
 
 // Offsets shared by all versions: a program that cannot read a version still sees that it is one.
 constexpr size_t kVersionAt = 8;
@@ -33,7 +35,7 @@ enum SegmentField : size_t {
   kSegmentFirstLsn = 48,
   kSegmentFlushedLsn = 56,
   kSegmentPreviousCrc = 64,
-  kSegmentEnd = 68,
+  kSegmentSecret = 68,  // version 2
 };
 
 enum RecordField : size_t {
@@ -59,15 +61,15 @@ enum RecordField : size_t {
   kRecordNonfiniteElement = 116,
   kRecordNonfiniteSlot = 120,
   kRecordNonfiniteValue = 124,
-  kRecordEnd = 128,
+  kRecordSecret = 128,  // version 2
 };
-// What a payload's checksum is bound to: version, type, dtype, codec, job, server, epoch, round,
+// What a payload's checksum is bound to: version 1, type, dtype, codec, job, server, epoch, round,
 // extent.
 constexpr size_t kIdentityBegin = kVersionAt;
 constexpr size_t kIdentityEnd = kRecordGeneration;
 
 void PutIdentity(const RecordHeader& header, char* page) {
-  StoreNumber(kLogVersion, page + kVersionAt);
+  StoreNumber(kPlainVersion, page + kVersionAt);
   StoreNumber(header.type, page + kRecordType);
   StoreNumber(header.dtype, page + kRecordDType);
   StoreNumber(header.job, page + kRecordJob);
@@ -94,6 +96,17 @@ Nonfinite GetNonfinite(const char* page) {
   return nonfinite;
 }
 
+// Writes the version that a header with this secret has, and the secret at `at`.
+void PutSecret(uint64_t secret, size_t at, char* page) {
+  StoreNumber(secret == 0 ? kPlainVersion : kSecretVersion, page + kVersionAt);
+  StoreNumber(secret, page + at);
+}
+
+uint64_t GetSecret(const char* page, size_t at) {
+  const bool plain = LoadNumber<uint32_t>(page + kVersionAt) <= kPlainVersion;
+  return plain ? 0 : LoadNumber<uint64_t>(page + at);
+}
+
 uint32_t SealPage(char* page) {
   const uint32_t crc = Crc32c(page, kPageCrcAt);
   StoreNumber(crc, page + kPageCrcAt);
@@ -104,8 +117,8 @@ bool AllZero(const char* begin, const char* end) {
   return std::all_of(begin, end, [](char c) { return c == 0; });
 }
 
-// The checks that both headers have in common.
-absl::Status CheckPage(const char* page, const std::array<char, 8>& magic, size_t end) {
+// The checks that both headers have in common. The secret is the last field.
+absl::Status CheckPage(const char* page, const std::array<char, 8>& magic, size_t secret_at) {
   if (std::memcmp(page, magic.data(), magic.size()) != 0) {
     return absl::DataLossError("no header begins here");
   }
@@ -113,12 +126,15 @@ absl::Status CheckPage(const char* page, const std::array<char, 8>& magic, size_
     return absl::DataLossError("the header's checksum does not match");
   }
   const uint32_t version = LoadNumber<uint32_t>(page + kVersionAt);
-  if (version > kLogVersion) {
+  if (version > kVersionMax) {
     return absl::FailedPreconditionError(absl::StrCat(
         "gradient log of format version ", version, "; this program reads versions up ", "to ",
-        kLogVersion, "; use the program that wrote it, or a newer one"));
+        kVersionMax, "; use the program that wrote it, or a newer one"));
   }
-  if (version != kLogVersion || !AllZero(page + end, page + kPageCrcAt)) {
+  const bool has_secret = GetSecret(page, secret_at) != 0;
+  const size_t end = secret_at + (has_secret ? sizeof(uint64_t) : 0);
+  if (version != (has_secret ? kSecretVersion : kPlainVersion) ||
+      !AllZero(page + end, page + kPageCrcAt)) {
     return absl::DataLossError("the header is not one that this format has");
   }
   return absl::OkStatus();
@@ -145,7 +161,7 @@ bool FitsType(const RecordHeader& header) {
 uint32_t EncodePage(const SegmentHeader& header, char* page) {
   std::memset(page, 0, kPageBytes);
   std::memcpy(page, kSegmentMagic.data(), kSegmentMagic.size());
-  StoreNumber(kLogVersion, page + kVersionAt);
+  PutSecret(header.secret, kSegmentSecret, page);
   StoreNumber(header.server, page + kSegmentServer);
   StoreNumber(header.job, page + kSegmentJob);
   StoreNumber(header.segment_bytes, page + kSegmentBytes);
@@ -162,6 +178,7 @@ uint32_t EncodePage(const RecordHeader& header, char* page) {
   std::memset(page, 0, kPageBytes);
   std::memcpy(page, kRecordMagic.data(), kRecordMagic.size());
   PutIdentity(header, page);
+  PutSecret(header.secret, kRecordSecret, page);
   StoreNumber(header.generation, page + kRecordGeneration);
   StoreNumber(header.lsn, page + kRecordLsn);
   StoreNumber(header.sequence, page + kRecordSequence);
@@ -177,7 +194,7 @@ uint32_t EncodePage(const RecordHeader& header, char* page) {
 }
 
 absl::StatusOr<SegmentHeader> DecodeSegmentPage(const char* page) {
-  BALLAST_RETURN_IF_ERROR(CheckPage(page, kSegmentMagic, kSegmentEnd));
+  BALLAST_RETURN_IF_ERROR(CheckPage(page, kSegmentMagic, kSegmentSecret));
   return SegmentHeader{.job = LoadNumber<uint64_t>(page + kSegmentJob),
                        .server = LoadNumber<uint32_t>(page + kSegmentServer),
                        .segments = LoadNumber<uint32_t>(page + kSegmentCount),
@@ -186,11 +203,12 @@ absl::StatusOr<SegmentHeader> DecodeSegmentPage(const char* page) {
                        .sequence = LoadNumber<uint64_t>(page + kSegmentSequence),
                        .first_lsn = LoadNumber<uint64_t>(page + kSegmentFirstLsn),
                        .flushed_lsn = LoadNumber<uint64_t>(page + kSegmentFlushedLsn),
-                       .previous_crc = LoadNumber<uint32_t>(page + kSegmentPreviousCrc)};
+                       .previous_crc = LoadNumber<uint32_t>(page + kSegmentPreviousCrc),
+                       .secret = GetSecret(page, kSegmentSecret)};
 }
 
 absl::StatusOr<RecordHeader> DecodeRecordPage(const char* page) {
-  BALLAST_RETURN_IF_ERROR(CheckPage(page, kRecordMagic, kRecordEnd));
+  BALLAST_RETURN_IF_ERROR(CheckPage(page, kRecordMagic, kRecordSecret));
   const RecordHeader header{.type = LoadNumber<RecordType>(page + kRecordType),
                             .dtype = LoadNumber<DType>(page + kRecordDType),
                             .job = LoadNumber<uint64_t>(page + kRecordJob),
@@ -208,7 +226,8 @@ absl::StatusOr<RecordHeader> DecodeRecordPage(const char* page) {
                             .nonfinite = LoadNumber<uint64_t>(page + kRecordNonfinite),
                             .first_nonfinite = GetNonfinite(page),
                             .payload_crc = LoadNumber<uint32_t>(page + kRecordPayloadCrc),
-                            .previous_crc = LoadNumber<uint32_t>(page + kRecordPreviousCrc)};
+                            .previous_crc = LoadNumber<uint32_t>(page + kRecordPreviousCrc),
+                            .secret = GetSecret(page, kRecordSecret)};
   if ((LoadNumber<uint16_t>(page + kRecordCodec) != 0 && !BALLAST_PLANTED) || !FitsType(header)) {
     return absl::DataLossError("the record header is not one that this format has");
   }
@@ -223,7 +242,8 @@ RecordPlace PlaceOf(const char* page) {
   return {.job = LoadNumber<uint64_t>(page + kRecordJob),
           .server = LoadNumber<uint32_t>(page + kRecordServer),
           .sequence = LoadNumber<uint64_t>(page + kRecordSequence),
-          .offset = LoadNumber<uint64_t>(page + kRecordOffset)};
+          .offset = LoadNumber<uint64_t>(page + kRecordOffset),
+          .secret = GetSecret(page, kRecordSecret)};
 }
 
 uint32_t PageCrc(const char* page) { return LoadNumber<uint32_t>(page + kPageCrcAt); }

@@ -5,6 +5,10 @@
 //   segment := segment header (4 KiB) record* unused
 //   record  := record header (4 KiB) payload padding to 4 KiB
 //
+// Payloads stand on pages too, and their bytes are a trainer's. So every header of version 2
+// carries the log's secret, a random number that no message contains: a page without it is not a
+// header.
+//
 // Comes from: GradientLog, log_scan. Goes to: docs/formats/log.md.
 // Thread safety: pure functions over plain values.
 #pragma once
@@ -29,6 +33,7 @@ struct SegmentHeader {
   uint64_t first_lsn = 0;      // of its first record
   uint64_t flushed_lsn = 0;    // every record up to this one was flushed before
   uint32_t previous_crc = 0;   // of the last record header in front of this segment; 0 for none
+  uint64_t secret = 0;         // of the log; 0: the segment is of version 1, and has none
 };
 
 enum class RecordType : uint8_t { kExtent = 1, kPrepared = 2, kDecision = 3, kRatios = 4 };
@@ -52,9 +57,11 @@ struct RecordHeader {
   Nonfinite first_nonfinite;  // of an EXTENT; its `extent` is the one above, or 0 for kNone
   uint32_t payload_crc = 0;   // PayloadSeed, then the payload
   uint32_t previous_crc = 0;  // of the record header in front; 0 for the first
+  uint64_t secret = 0;        // as in its segment's header
 };
 
-// Writes a header page; returns its checksum, which the next record or segment carries.
+// Writes a header page, of version 1 where the secret is 0, else of version 2; returns its
+// checksum, which the next record or segment carries.
 uint32_t EncodePage(const SegmentHeader& header, char* page);
 uint32_t EncodePage(const RecordHeader& header, char* page);
 
@@ -72,13 +79,15 @@ struct RecordPlace {
   uint32_t server = 0;
   uint64_t sequence = 0;
   uint64_t offset = 0;
+  uint64_t secret = 0;  // 0 of version 1
   bool operator==(const RecordPlace&) const = default;
 };
 RecordPlace PlaceOf(const char* page);
 // The checksum a whole header page carries.
 uint32_t PageCrc(const char* page);
 
-// Where a payload's checksum starts from: CRC32C over the identity of the record.
+// Where a payload's checksum starts from: CRC32C over the identity of the record, which is the same
+// in both versions.
 uint32_t PayloadSeed(const RecordHeader& header);
 
 // `bytes` rounded up to whole pages.

@@ -61,6 +61,7 @@ class LogScanner {
         first_sequence_(chain.first_sequence),
         proof_(std::move(chain.proof)),
         generation_(chain.generation),
+        secret_(chain.secret),
         end_(chain.end) {
     for (const RecordHeader& header : chain.records) chain_.push_back({.header = header});
   }
@@ -95,7 +96,8 @@ class LogScanner {
       end_ = {.sequence = header.sequence,
               .offset = header.offset,
               .lsn = header.lsn,
-              .previous_crc = header.previous_crc};
+              .previous_crc = header.previous_crc,
+              .secret = header.secret};
       chain_.resize(wanted[i]);
       break;
     }
@@ -194,6 +196,8 @@ class LogScanner {
     state.next_lsn = end_.lsn;
     state.last_crc = end_.previous_crc;
     state.generation = generation_ + 1;
+    state.segment_secret = end_.secret;
+    state.secret = secret_ == 0 ? options_.secret : secret_;
     return state;
   }
 
@@ -246,6 +250,7 @@ class LogScanner {
   const uint64_t first_sequence_;
   const FlushProof proof_;
   const uint32_t generation_;
+  const uint64_t secret_;
 
   std::vector<ChainedRecord> chain_;
   LogPosition end_;  // behind the last record of the chain

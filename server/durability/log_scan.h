@@ -48,7 +48,9 @@ struct LogState {
   // What was read whole, but of which nothing says that it was flushed: after a failed flush the
   // kernel may give back bytes that the disk does not have, and no later flush writes them.
   std::vector<PageRange> unproven;
-  uint32_t generation = 1;  // newer than that of everything in the files
+  uint32_t generation = 1;      // newer than that of everything in the files
+  uint64_t segment_secret = 0;  // of the last of `live`
+  uint64_t secret = 0;          // of segments that begin from now on
 };
 
 // Errors as GradientLog::Open. The lanes have kLogPieceBytes each.

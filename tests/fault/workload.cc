@@ -23,6 +23,7 @@ using server::testing::RecordingSink;
 const std::vector<int64_t> kSizes = {900, 1, 130};
 constexpr uint32_t kWorld = 2;
 constexpr uint32_t kInitSeed = 1000;
+constexpr uint64_t kLogSecret = 0x5ec7e7;
 
 }  // namespace
 
@@ -35,7 +36,8 @@ JobPlan WorkloadPlan() {
 std::unique_ptr<server::JobStore> WorkloadStore(FileSystem* disk, server::MetaStore* meta,
                                                 uint32_t self) {
   return std::make_unique<server::JobStore>(disk, server::testing::kJobsRoot, meta, self,
-                                            kCheckpointRounds, server::testing::ProtoCodec());
+                                            kCheckpointRounds, server::testing::ProtoCodec(),
+                                            [] { return kLogSecret; });
 }
 
 Workload::Workload()

@@ -38,6 +38,7 @@ server::LogOptions SmallLogGeometry(const server::StorageOptions& options,
   log.open_threads = 1;
   log.epoch = options.epoch;
   log.start_round = options.start_round;
+  log.secret = Mix(log.server);
   const uint64_t wanted = std::clamp(round_bytes, segment_bytes_min, 4 * segment_bytes_min);
   log.segment_bytes = server::PaddedBytes(std::max(wanted, 2 * largest) + kPageBytes);
   const uint64_t usable = log.segment_bytes - kPageBytes - largest;

@@ -22,11 +22,12 @@ using server::GradientLog;
 
 constexpr size_t kSegments = 3;
 constexpr size_t kPages = 8;  // of a segment
-constexpr size_t kHeaderBytes = 128;
+constexpr size_t kHeaderBytes = 136;
 // docs/formats/log.md: fields of header pages.
 constexpr size_t kSegmentPreviousCrc = 64;
-constexpr size_t kIdentity = 8;
-constexpr size_t kIdentityBytes = 36;
+constexpr uint32_t kIdentityVersion = 1;
+constexpr size_t kIdentity = 12;
+constexpr size_t kIdentityBytes = 32;
 constexpr size_t kPayloadBytes = 80;
 constexpr size_t kPayloadCrc = 104;
 constexpr size_t kRecordPreviousCrc = 108;
@@ -51,7 +52,8 @@ std::vector<std::string> Paths() {
 uint32_t PayloadCrc(const std::string& file, size_t at) {
   const uint64_t room = file.size() - at - kPageBytes;
   const auto bytes = std::min(server::LoadNumber<uint64_t>(&file[at + kPayloadBytes]), room);
-  const uint32_t seed = Crc32c(&file[at + kIdentity], kIdentityBytes);
+  const uint32_t version = Crc32c(&kIdentityVersion, sizeof(kIdentityVersion));
+  const uint32_t seed = Crc32c(&file[at + kIdentity], kIdentityBytes, version);
   return Crc32c(file.data() + at + kPageBytes, bytes, seed);
 }
 

@@ -31,6 +31,9 @@ inline PlanCodec ProtoCodec() {
   return codec;
 }
 
+// Of the logs of all jobs.
+constexpr uint64_t kLogSecret = 0x5ec7e7;
+
 // A server's disk, and the metadata store on it, which loses nothing: its own tests crash it.
 class DurableDisk : public MemoryDisk {
  public:
@@ -47,7 +50,7 @@ class DurableDisk : public MemoryDisk {
 
 inline std::unique_ptr<JobStore> MakeStore(FileSystem* disk, MetaStore* meta, uint32_t self = 0) {
   return std::make_unique<JobStore>(disk, kJobsRoot, meta, self, /*checkpoint_rounds=*/1,
-                                    ProtoCodec());
+                                    ProtoCodec(), [] { return kLogSecret; });
 }
 inline std::unique_ptr<JobStore> MakeStore(DurableDisk* disk, uint32_t self = 0) {
   return MakeStore(disk, disk->meta(), self);

@@ -1,4 +1,5 @@
-// The record of a job's plan: which versions there are, and what each leaves out.
+// The record of a job's plan: which versions there are, and what each leaves out; and what its log
+// has beside that.
 #include "server/cluster/job_records.h"
 
 #include <gmock/gmock.h>
@@ -8,6 +9,8 @@
 
 #include "absl/strings/escaping.h"
 #include "common/base/reason.h"
+#include "server/cluster/job_store.h"
+#include "server/durability/log_format.h"
 #include "server/meta/keys.h"
 #include "server/round/job_plan.h"
 #include "tests/server/cluster/durable_plans.h"
@@ -17,6 +20,7 @@ namespace {
 
 using testing::DurableDisk;
 using testing::DurablePlan;
+using testing::kJobsRoot;
 using testing::ProtoCodec;
 
 // As releases before decision 031 wrote DurablePlan(): its contributors are left out.
@@ -84,6 +88,31 @@ TEST(JobRecordsTest, AVersionOfANewerReleaseIsRefusedByNumber) {
   const absl::Status status = Read(record).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("version 3"));
+}
+
+// What the log's own pages carry, and no payload.
+uint64_t SecretIn(MemoryDisk* disk, const std::string& files) {
+  const auto bytes = ReadWholeFile(disk, files + "/log-000", size_t{64} << 20);
+  const auto header = bytes.ok() ? DecodeSegmentPage(bytes->data()) : bytes.status();
+  EXPECT_TRUE(header.ok()) << header.status();
+  return header.ok() ? header->secret : 0;
+}
+
+TEST(JobStoreTest, EachLogHasASecretOfItsOwn) {
+  DurableDisk disk;
+  uint64_t drawn = 100;
+  JobStore store(&disk, kJobsRoot, disk.meta(), 0, 2, ProtoCodec(), [&] { return ++drawn; });
+  ASSERT_TRUE(store.Load().ok());
+  JobPlan plan = DurablePlan(77);
+  ASSERT_TRUE(store.Create(plan).ok());
+  ASSERT_TRUE(store.Create(DurablePlan(5)).ok());
+  EXPECT_EQ(SecretIn(&disk, store.FilesOf(plan)), 101u);
+  EXPECT_EQ(SecretIn(&disk, store.FilesOf(DurablePlan(5))), 102u);
+  ASSERT_TRUE(store.Open(plan).ok());
+  EXPECT_EQ(SecretIn(&disk, store.FilesOf(plan)), 101u) << "it keeps it";
+  plan.layout_version = 2;
+  ASSERT_TRUE(store.Grow(plan).ok());
+  EXPECT_EQ(SecretIn(&disk, store.FilesOf(plan)), 104u) << "a log of its own";
 }
 
 }  // namespace

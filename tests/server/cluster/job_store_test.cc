@@ -21,6 +21,7 @@ using testing::DurablePlan;
 using ::testing::HasSubstr;
 using testing::kJobsRoot;
 using testing::kKeepAll;
+using testing::kLogSecret;
 using testing::kLoseAll;
 using testing::MakeStore;
 using testing::PowerCut;
@@ -80,12 +81,13 @@ TEST(JobStoreTest, TheDirectoriesOnTheWaySurviveWhoeverMadeThem) {
     DurableDisk disk;
     ASSERT_TRUE(disk.MakeDirectory(root).ok());
     {
-      JobStore store(&disk, root, disk.meta(), 0, 2, ProtoCodec());
+      JobStore store(&disk, root, disk.meta(), 0, 2, ProtoCodec(), [] { return kLogSecret; });
       ASSERT_TRUE(store.Load().ok());
       ASSERT_TRUE(store.Create(DurablePlan(77)).ok());
     }
     disk.Crash(kLoseAll);
-    const auto plans = JobStore(&disk, root, disk.meta(), 0, 2, ProtoCodec()).Load();
+    JobStore store(&disk, root, disk.meta(), 0, 2, ProtoCodec(), [] { return kLogSecret; });
+    const auto plans = store.Load();
     ASSERT_TRUE(plans.ok()) << plans.status();
     EXPECT_EQ(plans->size(), 1u) << root;
   }

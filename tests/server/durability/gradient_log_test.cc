@@ -326,13 +326,13 @@ TEST_F(GradientLogTest, ANewerFormatVersionIsRefused) {
   log_.reset();
   std::string page(kPageBytes, '\0');
   EncodePage(SegmentHeader{.job = 77}, page.data());
-  page[8] = 2;
+  page[8] = 3;
   const uint32_t crc = Crc32c(page.data(), kPageBytes - 4);
   std::memcpy(page.data() + kPageBytes - 4, &crc, sizeof(crc));
   auto file = disk_.Open("job/log-000", {.mode = OpenMode::kWrite});
   ASSERT_TRUE((*file)->WriteAt(0, {ConstBytes{page.data(), kPageBytes}}).ok());
   EXPECT_TRUE(absl::IsFailedPrecondition(Open(options_)));
-  EXPECT_THAT(Open(options_).message(), AllOf(HasSubstr("job/log-000"), HasSubstr("version 2")));
+  EXPECT_THAT(Open(options_).message(), AllOf(HasSubstr("job/log-000"), HasSubstr("version 3")));
 }
 
 // --- Errors of the disk ---

@@ -226,7 +226,8 @@ TEST(LogDamage, OnlyTheNextRecordOfThisLogAtThisPlaceIsTaken) {
                           .generation = 1,
                           .lsn = 1,
                           .sequence = 1,
-                          .offset = kPageBytes};
+                          .offset = kPageBytes,
+                          .secret = kLogSecret};
   const auto taken = [&](auto change) {
     MemoryDisk disk;
     EXPECT_TRUE(disk.MakeDirectory(kLogDirectory).ok());
@@ -250,6 +251,8 @@ TEST(LogDamage, OnlyTheNextRecordOfThisLogAtThisPlaceIsTaken) {
   EXPECT_FALSE(taken([](RecordHeader* h) { h->sequence = 4; }));
   EXPECT_FALSE(taken([](RecordHeader* h) { h->offset = 2 * kPageBytes; }));
   EXPECT_FALSE(taken([](RecordHeader* h) { h->previous_crc = 1; }));
+  EXPECT_FALSE(taken([](RecordHeader* h) { h->secret += 1; }));
+  EXPECT_FALSE(taken([](RecordHeader* h) { h->secret = 0; }));
   EXPECT_FALSE(taken([](RecordHeader* h) { h->payload_bytes = 7 * kPageBytes; }));
   EXPECT_FALSE(taken([](RecordHeader* h) { h->payload_bytes = ~uint64_t{0}; }));
 }
@@ -274,7 +277,8 @@ TEST(LogDamage, NumbersThatLeaveNoneBehindThemAreDamage) {
                          .segment_bytes = options.segment_bytes,
                          .generation = 1,
                          .sequence = 1,
-                         .first_lsn = 1};
+                         .first_lsn = 1,
+                         .secret = kLogSecret};
     change(&header);
     std::string page(kPageBytes, '\0');
     EncodePage(header, page.data());
@@ -288,7 +292,7 @@ TEST(LogDamage, NumbersThatLeaveNoneBehindThemAreDamage) {
   EXPECT_TRUE(absl::IsDataLoss(open_with([](SegmentHeader* h) { h->first_lsn = ~uint64_t{0}; })));
 }
 
-// A whole page of version 2, as a record of SmallLog's first segment at `offset` after `change`.
+// A whole page of version 3, as a record of SmallLog's first segment at `offset` after `change`.
 template <typename Change>
 std::string NewerPage(uint64_t offset, Change change) {
   const LogOptions options = SmallLog();
@@ -297,11 +301,12 @@ std::string NewerPage(uint64_t offset, Change change) {
                       .job = options.job,
                       .server = options.server,
                       .sequence = 1,
-                      .offset = offset};
+                      .offset = offset,
+                      .secret = kLogSecret};
   change(&header);
   std::string page(kPageBytes, '\0');
   EncodePage(header, page.data());
-  page[8] = 2;
+  page[8] = 3;
   StoreNumber(Crc32c(page.data(), kPageBytes - 4), page.data() + kPageBytes - 4);
   return page;
 }
@@ -326,6 +331,7 @@ TEST(LogDamage, APayloadThatLooksLikeANewerRecordOfAnotherPlaceIsPassedOver) {
   EXPECT_TRUE(open_with([](RecordHeader* h) { h->server += 1; }).ok());
   EXPECT_TRUE(open_with([](RecordHeader* h) { h->sequence += 1; }).ok());
   EXPECT_TRUE(open_with([](RecordHeader* h) { h->offset += kPageBytes; }).ok());
+  EXPECT_TRUE(open_with([](RecordHeader* h) { h->secret += 1; }).ok());
 }
 
 // Headers whose checksums are right, and whose fields are random, but small enough to meet.

@@ -1,4 +1,5 @@
-// Tests of server/durability/log_format.h: bytes of version 1, and refusal of everything else.
+// Tests of server/durability/log_format.h: bytes of versions 1 and 2, and refusal of everything
+// else.
 #include "server/durability/log_format.h"
 
 #include <gmock/gmock.h>
@@ -16,6 +17,8 @@ namespace {
 
 using ::testing::HasSubstr;
 using Page = std::array<char, kPageBytes>;
+
+constexpr uint64_t kSecret = 0x1122334455667788;
 
 SegmentHeader SmallSegment() {
   return {.job = 0x0123456789abcdef,
@@ -110,6 +113,49 @@ TEST(LogFormat, RecordHeaderOfVersionOneStaysAsItIs) {
   EXPECT_EQ(Hex(page, kPageBytes - 4, kPageBytes), "3865ffae");
 }
 
+// Of version 2 only the version, the secret and the checksum differ.
+TEST(LogFormat, HeadersOfVersionTwoStayAsTheyAre) {
+  SegmentHeader segment = SmallSegment();
+  segment.secret = kSecret;
+  Page page = Encoded(segment);
+  EXPECT_EQ(Hex(page, 0, 12), "42414c4c5345470a02000000");
+  EXPECT_EQ(Hex(page, 12, 68), Hex(Encoded(SmallSegment()), 12, 68));
+  EXPECT_EQ(Hex(page, 68, 76), "8877665544332211");
+  EXPECT_EQ(Hex(page, 76, kPageBytes - 4), std::string(2 * (kPageBytes - 4 - 76), '0'));
+  EXPECT_EQ(Hex(page, kPageBytes - 4, kPageBytes), "6975ecd3");
+  RecordHeader record = SmallRecord();
+  record.secret = kSecret;
+  page = Encoded(record);
+  EXPECT_EQ(Hex(page, 0, 12), "42414c4c5245430a02000000");
+  EXPECT_EQ(Hex(page, 12, 128), Hex(Encoded(SmallRecord()), 12, 128));
+  EXPECT_EQ(Hex(page, 128, 136), "8877665544332211");
+  EXPECT_EQ(Hex(page, 136, kPageBytes - 4), std::string(2 * (kPageBytes - 4 - 136), '0'));
+  EXPECT_EQ(Hex(page, kPageBytes - 4, kPageBytes), "15091fbd");
+  EXPECT_EQ(PayloadSeed(record), PayloadSeed(SmallRecord()));
+  EXPECT_EQ(PlaceOf(page.data()).secret, kSecret);
+}
+
+TEST(LogFormat, VersionAndSecretGoTogether) {
+  const auto refused = [](uint64_t secret, char version) {
+    SegmentHeader segment = SmallSegment();
+    RecordHeader record = SmallRecord();
+    segment.secret = record.secret = secret;
+    Page page = Encoded(segment);
+    page[8] = version;
+    Seal(&page);
+    const bool first = absl::IsDataLoss(DecodeSegmentPage(page.data()).status());
+    page = Encoded(record);
+    page[8] = version;
+    Seal(&page);
+    EXPECT_EQ(absl::IsDataLoss(DecodeRecordPage(page.data()).status()), first);
+    return first;
+  };
+  EXPECT_FALSE(refused(0, 1));
+  EXPECT_FALSE(refused(kSecret, 2));
+  EXPECT_TRUE(refused(0, 2));
+  EXPECT_TRUE(refused(kSecret, 1));
+}
+
 TEST(LogFormat, TheFirstNonfiniteElementStandsBehindTheChecksums) {
   RecordHeader header = SmallRecord();
   header.nonfinite = 1;
@@ -136,13 +182,19 @@ TEST(LogFormat, PayloadChecksumStartsFromTheIdentity) {
 }
 
 TEST(LogFormat, WhatIsReadIsWhatWasWritten) {
-  const auto segment = DecodeSegmentPage(Encoded(SmallSegment()).data());
-  ASSERT_TRUE(segment.ok()) << segment.status();
-  EXPECT_EQ(Encoded(*segment), Encoded(SmallSegment()));
+  for (const uint64_t secret : {uint64_t{0}, kSecret}) {
+    SegmentHeader header = SmallSegment();
+    header.secret = secret;
+    const auto segment = DecodeSegmentPage(Encoded(header).data());
+    ASSERT_TRUE(segment.ok()) << segment.status();
+    EXPECT_EQ(segment->secret, secret);
+    EXPECT_EQ(Encoded(*segment), Encoded(header));
+  }
   for (const RecordType type :
        {RecordType::kExtent, RecordType::kPrepared, RecordType::kDecision}) {
     RecordHeader header = SmallRecord();
     header.type = type;
+    header.secret = type == RecordType::kPrepared ? 0 : kSecret;
     if (type != RecordType::kExtent) {
       header.dtype = DType::kUnspecified;
       header.extent = 0;
@@ -170,10 +222,10 @@ TEST(LogFormat, ASingleChangedBitAnywhereIsDataLoss) {
 
 TEST(LogFormat, NewerVersionsAreRefusedByNumber) {
   Page page = Encoded(SmallSegment());
-  page[8] = 2;
+  page[8] = 3;
   Seal(&page);
   EXPECT_TRUE(absl::IsFailedPrecondition(DecodeSegmentPage(page.data()).status()));
-  EXPECT_THAT(DecodeSegmentPage(page.data()).status().message(), HasSubstr("version 2"));
+  EXPECT_THAT(DecodeSegmentPage(page.data()).status().message(), HasSubstr("version 3"));
   page = Encoded(SmallRecord());
   page[8] = 3;
   Seal(&page);

@@ -23,13 +23,15 @@ inline const MemoryDisk::Random kKeepAll = [] { return 0; };
 inline const MemoryDisk::Random kLoseAll = [] { return 1; };
 
 constexpr char kLogDirectory[] = "job";
+constexpr uint64_t kLogSecret = 0x1122334455667788;
 
 inline LogOptions SmallLog(uint64_t segment_pages = 8, uint32_t segments = 3) {
   return {.job = 77,
           .server = 2,
           .segment_bytes = segment_pages * kPageBytes,
           .segments = segments,
-          .open_threads = 1};
+          .open_threads = 1,
+          .secret = kLogSecret};
 }
 
 // `bytes` bytes that differ for every seed.
