@@ -1,7 +1,6 @@
 // One target as libFuzzer calls it. CMake says which: BALLAST_FUZZ_TARGET is the function that
-// makes it. Small programs that Clang builds in seconds have this file, and tests that replay a
-// corpus. Comes from: libFuzzer (preset fuzz), corpus.h. Goes to: the target. Thread safety: one
-// thread.
+// makes it. Small programs that Clang builds in seconds have this file.
+// Comes from: libFuzzer (preset fuzz). Goes to: the target. Thread safety: one thread.
 #include <cstddef>
 #include <cstdint>
 #include <memory>
