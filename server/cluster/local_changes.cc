@@ -9,6 +9,16 @@
 #include "server/cluster/local_jobs.h"
 
 namespace ballast::server {
+namespace {
+
+// Drops jobs that have ended, where their room may be what the plan lacks: those of its tenant, if
+// that is at its quota. Whether there were any.
+bool MakeRoom(const JobPlan& plan, const absl::Status& lacks, LocalJobs* jobs) {
+  if (ReasonOf(lacks) == Reason::kOverQuota) return jobs->DropEnded(&plan.tenant);
+  return ReasonOf(lacks) == Reason::kOverBudget && jobs->DropEnded();
+}
+
+}  // namespace
 
 bool LocalJobs::Knows(uint64_t job) const {
   return Find(job) != nullptr && parts_.store != nullptr && Get(job) != nullptr;
@@ -101,8 +111,12 @@ void LocalJobs::Extend(const JobPlan& plan, const Done& done) {
                       {.server = self()}));
   }
   if (absl::Status st = ValidateJobSpec(plan.spec, config().limits); !st.ok()) return done(st);
-  const absl::StatusOr<MemoryPlan> memory =
-      parts_.memory->PlanGrown(plan, it->second.memory, engine->window_extents());
+  const auto planned = [&] {
+    return parts_.memory->PlanGrown(plan, it->second.memory, engine->window_extents());
+  };
+  absl::StatusOr<MemoryPlan> memory = planned();
+  // A job that has ended itself grows no further.
+  if (!it->second.ended && MakeRoom(plan, memory.status(), this)) memory = planned();
   if (!memory.ok()) return done(memory.status());
   const MemoryPlan before = it->second.memory;
   if (!plan.growing) parts_.memory->Change(plan, &it->second.memory, *memory);

@@ -221,6 +221,34 @@ TEST_F(GrowthTest,
   }
 }
 
+TEST_F(GrowthTest, AtItsQuotaATenantGrowsIntoTheMemoryOfItsJobsThatHaveEnded) {
+  AttachAnswer other;
+  AttachCall call = SeatCall(0, 100);
+  call.spec.name = "other";
+  call.spec.durability = Durability::kNone;
+  call.spec.world = 1;
+  cluster_.At(0)->trainers()->Attach(call, other.Setter());
+  const auto made = other.Get();
+  ASSERT_TRUE(made.ok()) << made.status();
+  const auto engine = cluster_.Engine(1, made->plan.job);
+  const Amounts both = Used(1);
+  QuotaTable table;
+  table.others.dram_bytes = both.dram_bytes + 1000;
+  cluster_.QuotasOf(1)->SetLimits(table);
+  // One that runs keeps what it has.
+  EXPECT_EQ(ReasonOf(GrowBoth().status()), Reason::kOverQuota);
+  EXPECT_EQ(Used(1), both);
+  engine->Fail(absl::AbortedError("the end"));
+  Answer<JobStatus> ended;
+  engine->Status(ended.Setter());
+  EXPECT_EQ(ended.Get().state, "failed");
+  EXPECT_EQ(Used(1), both);  // Behind the end, at the directory.
+  const auto grown = GrowBoth();
+  EXPECT_TRUE(grown.ok()) << grown.status();
+  EXPECT_EQ(cluster_.Engine(1, made->plan.job), nullptr);
+  EXPECT_EQ(Used(1).jobs, both.jobs - 1);
+}
+
 TEST_F(GrowthTest, FilesOfAnAttemptInVainAreNotThoseOfAnotherGrowth) {
   GrowInVain();
   ASSERT_TRUE(GrowBoth(5000).ok());
