@@ -28,23 +28,36 @@ absl::Status ExportBook::Begin(const QualifiedName& name, uint64_t bytes, bool s
   DropGone();
   Quotas* const quotas = self_->config().quotas.get();
   BALLAST_RETURN_IF_ERROR(quotas->Take(Held(name), name.tenant, {.disk_bytes = bytes}));
+  bytes_[name] = bytes;
   absl::Status begun = exports.Begin(name.name, bytes, state);
   if (!begun.ok()) {
-    quotas->Give(Held(name));
+    CountLeft(name);
     return begun;
   }
   // A start before this is through removes the directory.
-  bytes_[name] = bytes;
   begun = Write();
   if (!begun.ok()) Remove(name).IgnoreError();  // The first error is the one to tell.
   return begun;
 }
 
 absl::Status ExportBook::Remove(const QualifiedName& name) {
-  BALLAST_RETURN_IF_ERROR(files_->exports(name.tenant).Remove(name.name));
-  self_->config().quotas->Give(Held(name));
-  bytes_.erase(name);
-  return Write();
+  absl::Status removed = files_->exports(name.tenant).Remove(name.name);
+  CountLeft(name);
+  removed.Update(Write());
+  return removed;
+}
+
+// What cannot be looked at counts as before.
+void ExportBook::CountLeft(const QualifiedName& name) {
+  const absl::StatusOr<uint64_t> left = files_->exports(name.tenant).BytesOnDisk(name.name);
+  if (!left.ok()) return;
+  if (*left == 0) {
+    self_->config().quotas->Give(Held(name));
+    bytes_.erase(name);
+  } else {
+    self_->config().quotas->Note(Held(name), name.tenant, {.disk_bytes = *left});
+    bytes_[name] = *left;
+  }
 }
 
 void ExportBook::Count() {
@@ -58,9 +71,7 @@ void ExportBook::Count() {
 
 void ExportBook::DropGone() {
   std::erase_if(bytes_, [&](const auto& line) {
-    const Exports exports = files_->exports(line.first.tenant);
-    const absl::Status there = exports.fs()->List(exports.Directory(line.first.name)).status();
-    if (!absl::IsNotFound(there)) return false;
+    if (files_->exports(line.first.tenant).Exists(line.first.name)) return false;
     self_->config().quotas->Give(Held(line.first));
     return true;
   });

@@ -1,7 +1,8 @@
 // ExportBook: what the exports of this server, the home, take of their tenants' disk. An export is
 // the user's: it has no record, and its directory is removed by hand. So the book is a file beside
 // the exports, `.quotas-<owner>`, with a line "<bytes> <tenant> <name>" for each, and an export
-// whose directory is gone is dropped when the book is next opened.
+// whose directory is gone is dropped when the book is next opened. What a removal that failed has
+// left of an export counts until a start, or the next export of its name, removes it.
 // Comes from: ExportDesk. Goes to: Exports, Quotas.
 // Thread safety: on the thread of LongWork for exports, and Count before that; every call blocks on
 // the disk.
@@ -23,8 +24,8 @@ class ExportBook {
   // Both outlive the object.
   ExportBook(const ThisServer* self, const SnapshotFiles* files) : self_(self), files_(files) {}
 
-  // As Exports::Begin, for the tenant; `state`: with optimizer state. Errors: OVER_QUOTA, too.
-  // Nothing is left then.
+  // As Exports::Begin, for the tenant; `bytes`: of all files that it will have; `state`: with
+  // optimizer state. Errors: OVER_QUOTA, too. Nothing is left then.
   absl::Status Begin(const QualifiedName& name, uint64_t bytes, bool state);
   // As Exports::Remove, of an export that was given up.
   absl::Status Remove(const QualifiedName& name);
@@ -37,6 +38,8 @@ class ExportBook {
   absl::Status Write() const;
   // Gives back what users have removed.
   void DropGone();
+  // Counts what is on the disk of an export that was given up.
+  void CountLeft(const QualifiedName& name);
   // Of the tenant "default", whose root is above all others.
   Exports Root() const { return files_->exports(kDefaultTenant); }
   std::string Path() const;

@@ -129,7 +129,8 @@ absl::StatusOr<ExportDesk::WritingRef> ExportDesk::Begin(const ExportCall& call,
   info.files = FilesOf(writing->shards);
   info.tensors = static_cast<uint32_t>(plan.spec.tensors.size());
   info.parameters = ParametersOf(plan.spec);
-  BALLAST_RETURN_IF_ERROR(book_.Begin({call.tenant, call.name}, info.bytes, call.state));
+  BALLAST_ASSIGN_OR_RETURN(const uint64_t last, LastBytes(*writing));
+  BALLAST_RETURN_IF_ERROR(book_.Begin({call.tenant, call.name}, info.bytes + last, call.state));
   return writing;
 }
 
@@ -171,15 +172,23 @@ void ExportDesk::End(const WritingRef& writing, const absl::Status& written) {
       });
 }
 
+UniversalMoment ExportDesk::MomentOf(const Writing& writing) {
+  return {writing.spec, writing.manifest.round, writing.manifest.decision.decision.policy,
+          writing.tensor_step, writing.call.torch_optimizer};
+}
+
+absl::StatusOr<uint64_t> ExportDesk::LastBytes(const Writing& writing) {
+  if (writing.call.format == ExportFormat::kUniversal) return Exports::LastBytes(MomentOf(writing));
+  return Exports::LastBytes(writing.shards, writing.manifest);
+}
+
 absl::Status ExportDesk::Commit(const Writing& writing) const {
   Exports exports = parts_.files->exports(writing.call.tenant);
   const std::string& name = writing.call.name;
   if (writing.call.format == ExportFormat::kSafetensors) {
     return exports.Commit(name, writing.shards, writing.manifest);
   }
-  return exports.CommitUniversal(
-      name, {writing.spec, writing.manifest.round, writing.manifest.decision.decision.policy,
-             writing.tensor_step, writing.call.torch_optimizer});
+  return exports.CommitUniversal(name, MomentOf(writing));
 }
 
 absl::Status ExportDesk::EndFiles(const Writing& writing, const absl::Status& written) {

@@ -63,6 +63,9 @@ class ExportDesk {
   void WriteAt(uint32_t server, const ExportPart& part, const std::shared_ptr<Gather>& gather);
   // Whole, or gone.
   void End(const WritingRef& writing, const absl::Status& written);
+  // What Commit will write.
+  static absl::StatusOr<uint64_t> LastBytes(const Writing& writing);
+  static UniversalMoment MomentOf(const Writing& writing);
   absl::Status Commit(const Writing& writing) const;
   absl::Status EndFiles(const Writing& writing, const absl::Status& written);
   absl::Status WriteFiles(const ExportPart& part, const Halt& halt);

@@ -46,6 +46,13 @@ absl::Status SnapshotFiles::Begin(uint64_t id, const JobPlan& plan, const std::s
   return begun;
 }
 
+absl::Status SnapshotFiles::Commit(const SnapshotManifest& manifest) const {
+  const uint64_t bytes = manifest.bytes + EncodeManifest(manifest).size();
+  BALLAST_RETURN_IF_ERROR(self_->config().quotas->Take(Held(manifest.tenant, manifest.id),
+                                                       manifest.tenant, {.disk_bytes = bytes}));
+  return store(manifest.tenant).Commit(manifest);
+}
+
 absl::Status SnapshotFiles::Remove(const std::string& tenant, uint64_t id) const {
   SnapshotStore theirs = store(tenant);
   const absl::Status removed = theirs.Remove(id);
@@ -68,7 +75,9 @@ absl::Status SnapshotFiles::Count() const {
   for (const std::string& tenant : tenants) {
     BALLAST_ASSIGN_OR_RETURN(const std::vector<SnapshotManifest> all, store(tenant).List());
     for (const SnapshotManifest& one : all) {
-      self_->config().quotas->Note(Held(tenant, one.id), tenant, {.disk_bytes = one.bytes});
+      // Of one that cannot be looked at, what its manifest says.
+      const uint64_t bytes = store(tenant).BytesOnDisk(one.id).value_or(one.bytes);
+      self_->config().quotas->Note(Held(tenant, one.id), tenant, {.disk_bytes = bytes});
     }
   }
   return absl::OkStatus();

@@ -27,10 +27,12 @@ class SnapshotFiles {
   // As Check, at the home; see ThisServer::CheckHome. On the strand.
   absl::Status CheckHome() const;
 
-  // SnapshotStore's Begin and Remove, which take and give back what the job's tenant may have on
-  // disk. Begin: OVER_QUOTA, too. What a Remove that failed has left counts further.
+  // SnapshotStore's Begin, Commit and Remove, which take and give back what the job's tenant may
+  // have on disk; Begin `bytes`, which need not cover the manifest. Begin and Commit: OVER_QUOTA,
+  // too, and a Commit has written nothing then. What a Remove that failed has left counts further.
   absl::Status Begin(uint64_t id, const JobPlan& plan, const std::string& name,
                      uint64_t bytes) const;
+  absl::Status Commit(const SnapshotManifest& manifest) const;
   absl::Status Remove(const std::string& tenant, uint64_t id) const;
   // After a start, at the home: enters the snapshots that are there in the quotas. Errors as
   // SnapshotStore::List's.

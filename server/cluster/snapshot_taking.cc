@@ -27,7 +27,9 @@ absl::Status SnapshotTaking::Begin() {
   for (const uint32_t server : order_.plan.servers) {
     bytes_ += SnapshotStore::PartBytes(order_.plan, layout, server);
   }
-  return parts_.files->Begin(id_, order_.plan, order_.name, bytes_);
+  // The records, which it gets last, make the manifest only larger.
+  return parts_.files->Begin(id_, order_.plan, order_.name,
+                             bytes_ + EncodeManifest(Manifest()).size());
 }
 
 void SnapshotTaking::AtAll(SnapshotCall::Step step, std::function<void(absl::Status)> then) {
@@ -91,7 +93,7 @@ void SnapshotTaking::Mark(const SnapshotInfo& info) const {
   parts_.metrics->MarkSnapshot({info.tenant, info.job});
 }
 
-absl::StatusOr<SnapshotInfo> SnapshotTaking::CommitFiles() {
+SnapshotManifest SnapshotTaking::Manifest() const {
   SnapshotManifest manifest;
   manifest.id = id_;
   manifest.name = order_.name;
@@ -103,7 +105,12 @@ absl::StatusOr<SnapshotInfo> SnapshotTaking::CommitFiles() {
   manifest.plan = parts_.files->codec().encode(order_.plan);
   manifest.prepared = before_.prepared;
   manifest.decision = before_.decision;
-  BALLAST_RETURN_IF_ERROR(store().Commit(manifest));
+  return manifest;
+}
+
+absl::StatusOr<SnapshotInfo> SnapshotTaking::CommitFiles() {
+  const SnapshotManifest manifest = Manifest();
+  BALLAST_RETURN_IF_ERROR(parts_.files->Commit(manifest));
   if (order_.keep != 0) DropOldest();
   return parts_.files->InfoOf(manifest);
 }

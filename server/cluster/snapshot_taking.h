@@ -45,6 +45,8 @@ class SnapshotTaking : public std::enable_shared_from_this<SnapshotTaking> {
   void Hold();
   void Capture();
   void Commit();
+  // As far as it is known by now.
+  SnapshotManifest Manifest() const;
   absl::StatusOr<SnapshotInfo> CommitFiles();
   void Mark(const SnapshotInfo& info) const;
   // Removes what is older than the newest `keep`, but never the one that has just been taken.

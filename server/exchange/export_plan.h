@@ -82,6 +82,12 @@ struct ExportShard {
   std::vector<UniversalFolder> universal;  // of each tensor, in place of the above, in kUniversal
 };
 
+// A small file of an export, which the home writes when all of the above are there.
+struct LastFile {
+  std::string path;  // below the export's directory
+  std::string content;
+};
+
 // Shards, none of them empty: at most options.shards. Tied names are metadata of the
 // weights, as model hubs have them; one that is called as other metadata is left out.
 // INVALID_ARGUMENT BAD_SPEC: a name or a shape that safetensors files, or folders, cannot hold;

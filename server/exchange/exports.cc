@@ -20,9 +20,12 @@ constexpr char kExporting[] = "EXPORTING";
 constexpr size_t kOwnerBytesMax = 256;
 constexpr absl::string_view kStateIndexName = "state.safetensors.index.json";
 
+// The deepest file of an export is three folders below its directory.
+constexpr int kDepthMax = 8;
+
 // Nothing for a single file, which needs no index.
-absl::Status WriteIndex(FileSystem* fs, const std::string& path,
-                        const std::vector<const ExportFile*>& files) {
+absl::Status AddIndex(const std::string& path, const std::vector<const ExportFile*>& files,
+                      std::vector<LastFile>* to) {
   if (files.size() < 2) return absl::OkStatus();
   SafetensorsIndex index;
   uint64_t bytes = 0;
@@ -35,8 +38,49 @@ absl::Status WriteIndex(FileSystem* fs, const std::string& path,
     }
   }
   index.total_bytes = bytes;
-  BALLAST_ASSIGN_OR_RETURN(const std::string text, EncodeSafetensorsIndex(index));
-  return ReplaceFile(fs, path, text);
+  BALLAST_ASSIGN_OR_RETURN(std::string text, EncodeSafetensorsIndex(index));
+  to->push_back({path, std::move(text)});
+  return absl::OkStatus();
+}
+
+// The indexes, then what job it is of.
+absl::StatusOr<std::vector<LastFile>> LastFiles(const std::vector<ExportShard>& shards,
+                                                const SnapshotManifest& manifest) {
+  std::vector<const ExportFile*> weights, state;
+  for (const ExportShard& shard : shards) {
+    weights.push_back(&shard.weights);
+    if (!shard.state.name.empty()) state.push_back(&shard.state);
+  }
+  std::vector<LastFile> files;
+  BALLAST_RETURN_IF_ERROR(AddIndex(std::string(kSafetensorsIndexName), weights, &files));
+  BALLAST_RETURN_IF_ERROR(
+      AddIndex(absl::StrCat(kStateDirectory, "/", kStateIndexName), state, &files));
+  files.push_back({std::string(kJobFile), EncodeManifest(manifest)});
+  return files;
+}
+
+uint64_t BytesOf(const std::vector<LastFile>& files) {
+  uint64_t bytes = 0;
+  for (const LastFile& file : files) bytes += file.content.size();
+  return bytes;
+}
+
+// Of a file, or of the files in a directory; 0 if neither is there.
+absl::StatusOr<uint64_t> BytesAt(FileSystem* fs, const std::string& path, int depth = 0) {
+  if (depth > kDepthMax) return absl::InternalError(absl::StrCat(path, " is too deep a folder"));
+  uint64_t bytes = 0;
+  const absl::StatusOr<std::vector<std::string>> names = fs->List(path);
+  if (absl::IsNotFound(names.status())) return bytes;
+  if (!names.ok()) {
+    BALLAST_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, fs->Open(path, {}));
+    return file->Size();
+  }
+  for (const std::string& name : *names) {
+    BALLAST_ASSIGN_OR_RETURN(const uint64_t more,
+                             BytesAt(fs, absl::StrCat(path, "/", name), depth + 1));
+    bytes += more;
+  }
+  return bytes;
 }
 
 }  // namespace
@@ -128,26 +172,25 @@ absl::Status Exports::SyncNew() {
   return absl::OkStatus();
 }
 
-absl::Status Exports::WriteIndexes(const std::string& directory,
-                                   const std::vector<ExportShard>& shards) {
-  std::vector<const ExportFile*> weights, state;
-  for (const ExportShard& shard : shards) {
-    weights.push_back(&shard.weights);
-    if (!shard.state.name.empty()) state.push_back(&shard.state);
-  }
-  BALLAST_RETURN_IF_ERROR(
-      WriteIndex(fs_, absl::StrCat(directory, "/", kSafetensorsIndexName), weights));
-  return WriteIndex(fs_, absl::StrCat(directory, "/", kStateDirectory, "/", kStateIndexName),
-                    state);
+absl::StatusOr<uint64_t> Exports::LastBytes(const std::vector<ExportShard>& shards,
+                                            const SnapshotManifest& manifest) {
+  BALLAST_ASSIGN_OR_RETURN(const std::vector<LastFile> files, LastFiles(shards, manifest));
+  return BytesOf(files);
+}
+
+uint64_t Exports::LastBytes(const UniversalMoment& moment) {
+  return BytesOf(UniversalRest(moment));
 }
 
 absl::Status Exports::Commit(const std::string& name, const std::vector<ExportShard>& shards,
                              const SnapshotManifest& manifest) {
   const std::string directory = Directory(name);
   BALLAST_FAILPOINT_RETURN("export.before_commit");
-  BALLAST_RETURN_IF_ERROR(WriteIndexes(directory, shards));
-  BALLAST_RETURN_IF_ERROR(
-      ReplaceFile(fs_, absl::StrCat(directory, "/", kJobFile), EncodeManifest(manifest)));
+  BALLAST_ASSIGN_OR_RETURN(const std::vector<LastFile> files, LastFiles(shards, manifest));
+  for (const LastFile& file : files) {
+    BALLAST_RETURN_IF_ERROR(
+        ReplaceFile(fs_, absl::StrCat(directory, "/", file.path), file.content));
+  }
   return RemoveMark(directory);
 }
 
@@ -174,6 +217,19 @@ absl::Status Exports::Remove(const std::string& name) {
   if (!moved.ok() && !absl::IsNotFound(moved)) return moved;
   BALLAST_RETURN_IF_ERROR(fs_->RemoveAll(gone));
   return fs_->SyncDirectory(root_);
+}
+
+bool Exports::Exists(const std::string& name) const {
+  const auto there = [this](const std::string& path) {
+    return !absl::IsNotFound(fs_->List(path).status());
+  };
+  return there(Directory(name)) || there(UnmarkedPath(root_, name, owner_));
+}
+
+absl::StatusOr<uint64_t> Exports::BytesOnDisk(const std::string& name) const {
+  BALLAST_ASSIGN_OR_RETURN(const uint64_t whole, BytesAt(fs_, Directory(name)));
+  BALLAST_ASSIGN_OR_RETURN(const uint64_t left, BytesAt(fs_, UnmarkedPath(root_, name, owner_)));
+  return whole + left;
 }
 
 }  // namespace ballast::server

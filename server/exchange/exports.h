@@ -60,6 +60,10 @@ class Exports {
   // Makes an export's directory, for `bytes` bytes. Errors: CheckNew's; RESOURCE_EXHAUSTED
   // OVER_BUDGET with both numbers.
   absl::Status Begin(const std::string& name, uint64_t bytes, bool state);
+  // What Commit and CommitUniversal write, in bytes. Errors as Commit's.
+  static absl::StatusOr<uint64_t> LastBytes(const std::vector<ExportShard>& shards,
+                                            const SnapshotManifest& manifest);
+  static uint64_t LastBytes(const UniversalMoment& moment);
   // All files are there: writes the indexes, then what job it is of.
   absl::Status Commit(const std::string& name, const std::vector<ExportShard>& shards,
                       const SnapshotManifest& manifest);
@@ -67,13 +71,16 @@ class Exports {
   absl::Status CommitUniversal(const std::string& name, const UniversalMoment& moment);
   // Removes an export that was given up.
   absl::Status Remove(const std::string& name);
+  // Whether anything is there of the export, also if its removal was broken off, or cannot be
+  // looked at; and how many bytes. Errors as FileSystem's.
+  bool Exists(const std::string& name) const;
+  absl::StatusOr<uint64_t> BytesOnDisk(const std::string& name) const;
 
  private:
   absl::Status ClearOwn();
   absl::Status MakeMarked(const std::string& directory, bool state);
   absl::Status SyncNew();
   absl::Status RemoveMark(const std::string& directory);
-  absl::Status WriteIndexes(const std::string& directory, const std::vector<ExportShard>& shards);
 
   FileSystem* fs_;
   std::string root_;

@@ -339,19 +339,26 @@ absl::Status WriteUniversal(FileSystem* fs, const std::string& directory, const 
   return UniversalWriter(fs, directory, shard, source).Write();
 }
 
+std::vector<LastFile> UniversalRest(const UniversalMoment& moment) {
+  const std::string tag = TagOf(moment.round);
+  const std::string model = ModelBytes(moment);
+  return {{tag + "/zero/optimizer_state.pt", OptimizerBytes(moment)},
+          {tag + "/mp_rank_00_model_states.pt", model},
+          {tag + "/zero_pp_rank_0_mp_rank_00_model_states.pt", model},
+          {"latest_universal", tag}};
+}
+
 absl::Status WriteUniversalRest(FileSystem* fs, const std::string& directory,
                                 const UniversalMoment& moment) {
-  const std::string tag = absl::StrCat(directory, "/", TagOf(moment.round));
-  const std::string model = ModelBytes(moment);
-  BALLAST_RETURN_IF_ERROR(fs->MakeDirectory(absl::StrCat(tag, "/zero")));
   BALLAST_RETURN_IF_ERROR(
-      ReplaceFile(fs, absl::StrCat(tag, "/zero/optimizer_state.pt"), OptimizerBytes(moment)));
-  for (const char* name :
-       {"mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_model_states.pt"}) {
-    BALLAST_RETURN_IF_ERROR(ReplaceFile(fs, absl::StrCat(tag, "/", name), model));
+      fs->MakeDirectory(absl::StrCat(directory, "/", TagOf(moment.round), "/zero")));
+  const std::vector<LastFile> files = UniversalRest(moment);
+  for (const LastFile& file : files) {
+    // The folders survive before a file says that they are there.
+    if (&file == &files.back()) BALLAST_RETURN_IF_ERROR(fs->SyncDirectory(directory));
+    BALLAST_RETURN_IF_ERROR(ReplaceFile(fs, absl::StrCat(directory, "/", file.path), file.content));
   }
-  BALLAST_RETURN_IF_ERROR(fs->SyncDirectory(directory));
-  return ReplaceFile(fs, absl::StrCat(directory, "/latest_universal"), TagOf(moment.round));
+  return absl::OkStatus();
 }
 
 }  // namespace ballast::server

@@ -47,7 +47,9 @@ struct UniversalMoment {
   const std::vector<uint64_t>& tensor_step;
   bool torch_optimizer = false;
 };
-// Writes all files but the parameters', latest_universal last. Errors as FileSystem's.
+// All files but the parameters', latest_universal last.
+std::vector<LastFile> UniversalRest(const UniversalMoment& moment);
+// Writes them in this order. Errors as FileSystem's.
 absl::Status WriteUniversalRest(FileSystem* fs, const std::string& directory,
                                 const UniversalMoment& moment);
 

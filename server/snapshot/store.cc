@@ -210,11 +210,14 @@ absl::StatusOr<std::vector<std::string>> SnapshotStore::PartsOf(uint64_t id) con
 }
 
 absl::StatusOr<uint64_t> SnapshotStore::BytesOnDisk(uint64_t id) const {
-  BALLAST_ASSIGN_OR_RETURN(const std::vector<std::string> parts, PartsOf(id));
+  BALLAST_ASSIGN_OR_RETURN(std::vector<std::string> paths, PartsOf(id));
+  paths.push_back(ManifestPath(id));
   uint64_t bytes = 0;
-  for (const std::string& part : parts) {
-    BALLAST_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, fs_->Open(part, {}));
-    BALLAST_ASSIGN_OR_RETURN(const uint64_t more, file->Size());
+  for (const std::string& path : paths) {
+    const absl::StatusOr<std::unique_ptr<File>> file = fs_->Open(path, {});
+    if (path == paths.back() && absl::IsNotFound(file.status())) continue;
+    BALLAST_RETURN_IF_ERROR(file.status());
+    BALLAST_ASSIGN_OR_RETURN(const uint64_t more, (*file)->Size());
     bytes += more;
   }
   return bytes;

@@ -65,7 +65,7 @@ class SnapshotStore {
   // Removes the whole snapshot; the manifest goes first. It may be missing. Call again after an
   // error, which is FileSystem's.
   absl::Status Remove(uint64_t id);
-  // What the parts that are there take, with a manifest or without. Errors as FileSystem's.
+  // What its parts and its manifest take, as far as they are there. Errors as FileSystem's.
   absl::StatusOr<uint64_t> BytesOnDisk(uint64_t id) const;
 
   // Those there are, oldest first, without passing ones. One whose manifest is damaged is logged

@@ -358,7 +358,8 @@ class SnapshotQuotasTest : public ::testing::Test {
     files_ = std::make_unique<SnapshotFiles>(self_.get(), std::move(kept));
     ASSERT_TRUE(files_->Count().ok());
   }
-  void Take() {
+  // All but its manifest.
+  void TakeParts() {
     const Layout layout = *LayoutOfSpec(plan_.spec);
     ASSERT_TRUE(files_->Begin(kId, plan_, "s", part_bytes_[0] + part_bytes_[1]).ok());
     for (const uint32_t server : plan_.servers) {
@@ -367,13 +368,23 @@ class SnapshotQuotasTest : public ::testing::Test {
       ASSERT_TRUE(part.ok()) << part.status();
       ASSERT_TRUE((*part)->Sync().ok());
     }
+  }
+  SnapshotManifest Manifest() const {
     SnapshotManifest manifest;
     manifest.id = kId;
     manifest.name = "s";
     manifest.tenant = "a";
     manifest.job = plan_.spec.name;
+    manifest.round = 1;
     manifest.bytes = part_bytes_[0] + part_bytes_[1];
-    ASSERT_TRUE(files_->store("a").Commit(manifest).ok());
+    return manifest;
+  }
+  void Take() {
+    ASSERT_NO_FATAL_FAILURE(TakeParts());
+    ASSERT_TRUE(files_->Commit(Manifest()).ok());
+  }
+  uint64_t Size(const std::string& path) {
+    return ReadWholeFile(&disk_, path, size_t{1} << 20)->size();
   }
   uint64_t Used() const { return quotas_->UseOf("a").used.disk_bytes; }
   std::string Path(const std::string& file) const {
@@ -388,11 +399,34 @@ class SnapshotQuotasTest : public ::testing::Test {
   std::vector<uint64_t> part_bytes_;  // by server
 };
 
+TEST_F(SnapshotQuotasTest, ASnapshotCountsWithItsManifestAndAStartFindsTheSameSum) {
+  ASSERT_NO_FATAL_FAILURE(Take());
+  const uint64_t whole = part_bytes_[0] + part_bytes_[1] + Size(Path("MANIFEST"));
+  EXPECT_EQ(Used(), whole);
+  Restart();
+  EXPECT_EQ(Used(), whole);
+  EXPECT_TRUE(files_->Remove("a", kId).ok());
+  EXPECT_EQ(Used(), 0u);
+}
+
+TEST_F(SnapshotQuotasTest, AManifestAboveTheQuotaIsNotWritten) {
+  const uint64_t parts = part_bytes_[0] + part_bytes_[1];
+  quotas_->SetLimits(Limit(&Amounts::disk_bytes, parts + EncodeManifest(Manifest()).size() - 1));
+  ASSERT_NO_FATAL_FAILURE(TakeParts());
+  const absl::Status refused = files_->Commit(Manifest());
+  EXPECT_EQ(ReasonOf(refused), Reason::kOverQuota) << refused;
+  EXPECT_TRUE(absl::IsNotFound(files_->store("a").Find(kId).status()));
+  EXPECT_EQ(Used(), parts);
+  EXPECT_TRUE(files_->Remove("a", kId).ok());
+  EXPECT_EQ(Used(), 0u);
+}
+
 TEST_F(SnapshotQuotasTest, ASnapshotThatCouldNotBeRemovedCountsWhole) {
   ASSERT_NO_FATAL_FAILURE(Take());
+  const uint64_t whole = Used();
   disk_.FailNext(MemoryDisk::Operation::kRemove, Path("MANIFEST"), EIO);
   EXPECT_FALSE(files_->Remove("a", kId).ok());
-  EXPECT_EQ(Used(), part_bytes_[0] + part_bytes_[1]);
+  EXPECT_EQ(Used(), whole);
   EXPECT_TRUE(files_->Remove("a", kId).ok());
   EXPECT_EQ(Used(), 0u);
 }
@@ -490,6 +524,24 @@ TEST_F(ExportQuotasTest, ABookThatCannotBeWrittenRefusesTheExport) {
   EXPECT_FALSE(book_->Begin({"a", "two"}, 20, false).ok());
   EXPECT_EQ(UsedBy("a"), 100u);
   EXPECT_TRUE(absl::IsNotFound(disk_.List(files_->exports("a").Directory("two")).status()));
+}
+
+TEST_F(ExportQuotasTest, WhatARemovalThatFailedHasLeftCountsUntilAStartRemovesIt) {
+  ASSERT_TRUE(book_->Begin({"a", "one"}, 100, /*state=*/false).ok());
+  const Exports exports = files_->exports("a");
+  const std::string file = exports.Directory("one") + "/model.safetensors";
+  ASSERT_TRUE(ReplaceFile(&disk_, file, std::string(30, 'x')).ok());
+  const uint64_t left = 30 + Size(exports.Directory("one") + "/EXPORTING");
+  // The files that got another name, to be removed.
+  disk_.Fail(MemoryDisk::Operation::kRemove, 2, EIO);
+  EXPECT_FALSE(book_->Remove({"a", "one"}).ok());
+  EXPECT_TRUE(exports.CheckNew("one").ok());
+  EXPECT_EQ(UsedBy("a"), left);
+  ASSERT_NO_FATAL_FAILURE(Write({"a", "two"}, 7));
+  EXPECT_EQ(UsedBy("a"), left + 7);
+  disk_.Crash(kKeepAll);
+  RestartAll();
+  EXPECT_EQ(UsedBy("a"), 7u);
 }
 
 }  // namespace

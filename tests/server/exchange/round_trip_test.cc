@@ -98,6 +98,12 @@ class RoundTrip {
       }
     }
   }
+  // All that is there has the bytes that were told before.
+  void ExpectOnDisk(const ExportOptions& options, uint64_t last_bytes) {
+    const auto shards = PlanExport(spec_, kOrigin, options);
+    EXPECT_EQ(*Exports(&disk_, "/exports", "me").BytesOnDisk("one"),
+              *ExportBytes(*shards) + last_bytes);
+  }
   // Equal steps for all.
   void SetSteps(uint64_t step) { steps_.assign(steps_.size(), step); }
 
@@ -177,6 +183,7 @@ TEST(ExchangeRoundTrip, AUniversalCheckpointSurvivesPowerLossOnceItIsWritten) {
     const UniversalMoment moment{trip.spec(), kOrigin.round, policy, trip.steps()};
     const absl::Status rest = WriteUniversalRest(&trip.disk(), kDirectory, moment);
     ASSERT_TRUE(rest.ok()) << rest;
+    trip.ExpectOnDisk(options, Exports::LastBytes(moment));
     std::mt19937 chance(seed);
     trip.disk().Crash([&chance] { return chance(); });
     EXPECT_EQ(*ReadWholeFile(&trip.disk(), "/exports/one/latest_universal", 100), "global_step4");
@@ -228,6 +235,22 @@ TEST(ExchangeRoundTrip, AReadThatFailsLeavesNoFile) {
   const absl::Status status = WriteExport(&trip.disk(), kDirectory, shards->front(), source);
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
   EXPECT_TRUE(trip.disk().List(kDirectory)->empty());
+}
+
+TEST(ExportsTest, TheFilesThatComeLastHaveTheBytesThatAreToldBefore) {
+  for (uint32_t seed = 0; seed < 10; ++seed) {
+    RoundTrip trip(seed);
+    const ExportOptions options{.state = seed % 2 == 0, .shards = 1 + seed % 3};
+    ASSERT_TRUE(trip.Export(options).ok());
+    const auto shards = PlanExport(trip.spec(), kOrigin, options);
+    SnapshotManifest manifest;
+    manifest.job = "job";
+    manifest.plan = std::string(seed, 'x');
+    Exports exports(&trip.disk(), "/exports", "me");
+    ASSERT_TRUE(ReplaceFile(&trip.disk(), "/exports/one/EXPORTING", "me").ok());
+    ASSERT_TRUE(exports.Commit("one", *shards, manifest).ok());
+    trip.ExpectOnDisk(options, *Exports::LastBytes(*shards, manifest));
+  }
 }
 
 TEST(ExportsTest, ANameIsNoPath) {
