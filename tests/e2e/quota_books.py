@@ -52,6 +52,9 @@ POINTS = {
     "forget": ("snapshot.before_remove", "snapshot.after_remove"),
 }  # fmt: skip
 
+OPERATIONS = ("create", "snapshot", "again", "export", "imported", "remove", "forget", "extend",
+              "change_limit")  # fmt: skip
+
 
 class TwoTenants:
     """Two servers that share directories of snapshots and exports, and one quota file."""
@@ -364,12 +367,15 @@ class Books:
     # --- Operations
 
     def step(self, how: str) -> None:
-        tenant = self.random.choice(TENANTS)
-        operations = [self.create, self.snapshot, self.snapshot, self.again, self.again,
-                      self.again, self.export, self.imported, self.remove, self.remove, self.forget,
-                      self.extend, self.change_limit]  # fmt: skip
+        """An operation, mostly of those that need what others make."""
+        often = ("snapshot", "again", "again", "remove", "change_limit")
+        operation = self.random.choice((*OPERATIONS, *often))
+        self.do(operation, self.random.choice(TENANTS), how)
+
+    def do(self, operation: str, tenant: str, how: str) -> None:
+        """One of OPERATIONS, or what it needs; how: as in carry_out."""
         self.armed = how
-        self.random.choice(operations)(tenant, how)
+        getattr(self, operation)(tenant, how)
 
     def create(self, tenant: str, how: str) -> None:
         job = self.new("j")
@@ -461,7 +467,7 @@ class Books:
         jobs = sorted(self.things[tenant].jobs)
         if self.live is not None:
             jobs = [job for job in jobs if job != self.live_job]
-        if len(jobs) < 2:
+        if not jobs:
             return self.create(tenant, how)
         job = self.random.choice(jobs)
 
@@ -487,7 +493,7 @@ class Books:
     def change_limit(self, tenant: str, _: str) -> None:
         """Also below what is used."""
         used = max(disk for _, disk in self.use_of(tenant))
-        more = self.random.randrange(-10_000, 3 * self.costs.get("job", 100_000))
+        more = self.random.randrange(-10_000, 2 * self.costs.get("job", 100_000))
         self.limits[tenant] = max(1, used + more)
         self.servers.allow(**{name: {"disk": limit} for name, limit in self.limits.items()})
 
