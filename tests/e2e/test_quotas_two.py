@@ -63,8 +63,7 @@ def test_what_the_second_server_refuses_is_given_back_at_the_first(servers):
         assert servers.ctl("operator-a", *words).returncode == 0
     before = [used(servers, "a", server) for server in SERVERS]
     there = [servers.jobs_on_disk(server) for server in SERVERS]
-    for words in (("import", "e"), ("snapshot", "restore", "job", "s"),
-                  ("snapshot", "fork", "job", "s")):  # fmt: skip
+    for words in (("import", "e"), ("snapshot", "restore", "job", "s")):
         servers.allow(1, a={"disk": 2 * job[1] - 1})
         refused = servers.ctl("operator-a", *words, "--as", "new")
         assert refused.returncode == 1, refused.stdout
