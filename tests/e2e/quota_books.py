@@ -438,12 +438,13 @@ class Books:
         if not self.things[tenant].snapshots:
             return self.snapshot(tenant, how)
         (job, name), made = self.random.choice(sorted(self.things[tenant].snapshots)), self.new("e")
-        form = self.random.choice(["weights", "state", "universal", "present"])
+        jobs = sorted(self.things[tenant].jobs)  # The snapshot's may be gone.
+        form = self.random.choice(["weights", "state", "universal"] + ["present"] * bool(jobs))
         words = {"weights": ("--snapshot", name), "state": ("--snapshot", name, "--state"),
                  "universal": ("--snapshot", name, "--format", "deepspeed-universal"),
                  "present": ("--state",)}[form]  # fmt: skip
         if form == "present":
-            job = self.random.choice(sorted(self.things[tenant].jobs | {job}))
+            job = self.random.choice(jobs)
         self.groups[made] = self.groups[name] if form == "weights" else -1
         call = self.command(tenant, "export", job, "--name", made, *words)
         like = "" if form == "present" else self.like(form, name)  # That takes a snapshot, too.
