@@ -63,8 +63,7 @@ class PeerDoor {
   // At the home, else NOT_HOME: those of `jobs` that rest and are not being woken up.
   virtual void WhichRest(std::vector<uint64_t> jobs,
                          std::function<void(absl::StatusOr<std::vector<uint64_t>>)> done) = 0;
-  virtual void Seal(uint64_t job, uint32_t epoch,
-                    std::function<void(absl::StatusOr<SealAnswer>)> done) = 0;
+  virtual void Seal(const SealCall& call, std::function<void(absl::StatusOr<SealAnswer>)> done) = 0;
   virtual void AdoptEpoch(JobPlan plan, std::function<void(absl::Status)> done) = 0;
   virtual void Snapshot(SnapshotCall call, std::function<void(absl::StatusOr<uint64_t>)> done) = 0;
   virtual void RestoreJob(RestoreOrder order,

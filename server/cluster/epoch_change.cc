@@ -48,11 +48,14 @@ absl::StatusOr<uint64_t> EpochChange::StartRound() const {
   return all_prepared ? newest + 1 : newest;
 }
 
-uint32_t EpochChange::WorldMax() const {
-  BALLAST_CHECK(AllSealed());
-  uint32_t most = UINT32_MAX;
-  for (const auto& [server, answer] : answers_) most = std::min(most, answer.world_max);
-  return most;
+WorldGrant EpochChange::Grant() const {
+  WorldGrant grant{.wanted = world_, .granted = world_, .refusal = {}};
+  for (const auto& [server, answer] : answers_) {
+    if (answer.world_max >= grant.granted) continue;
+    grant.granted = answer.world_max;
+    grant.refusal = answer.refusal;
+  }
+  return grant;
 }
 
 std::vector<Member> EpochChange::NextMembers(const SeatChanges& changes, bool keep_lead) const {

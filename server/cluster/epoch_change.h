@@ -46,17 +46,25 @@ struct Gathering {
   std::vector<uint32_t> Missing() const;
 };
 
+// How many trainers the next epoch may have.
+struct WorldGrant {
+  uint32_t wanted = 0;
+  uint32_t granted = 0;  // by every server; at most `wanted`
+  absl::Status refusal;  // why that is less: OVER_QUOTA; OK: a server has no memory for more
+};
+
 class EpochChange {
  public:
-  // Changes the epoch of `plan`.
-  explicit EpochChange(JobPlan plan) : plan_(std::move(plan)) {}
+  // Changes the epoch of `plan` to one of at most `world` trainers.
+  explicit EpochChange(JobPlan plan, uint32_t world = UINT32_MAX)
+      : plan_(std::move(plan)), world_(world) {}
 
   // A server's answer; the first of each counts.
   void OnSealed(uint32_t server, const SealAnswer& answer) { answers_.emplace(server, answer); }
   bool AllSealed() const { return answers_.size() == plan_.servers.size(); }
 
-  // The most trainers that every server has room for. AllSealed() must hold.
-  uint32_t WorldMax() const;
+  // What the servers that have answered grant.
+  WorldGrant Grant() const;
 
   // The plan of the next epoch: `changes` are made, all other seats stay as they are. A newcomer
   // wins over the end of the process before it. A process that leaves keeps its seat
@@ -74,6 +82,7 @@ class EpochChange {
   std::vector<Member> NextMembers(const SeatChanges& changes, bool keep_lead) const;
 
   const JobPlan plan_;
+  const uint32_t world_;
   std::map<uint32_t, SealAnswer> answers_;
 };
 

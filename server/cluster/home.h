@@ -75,9 +75,9 @@ class Home final : public JobNames, public LocalJobs::Listener, private HomeHost
   absl::Status MakeHere(const JobPlan& plan) override {
     return parts_.self->WithPlace(parts_.jobs->Make(plan));
   }
-  void SealHere(uint64_t job, uint32_t epoch,
+  void SealHere(const SealCall& call,
                 std::function<void(absl::StatusOr<SealAnswer>)> done) override {
-    parts_.jobs->Seal(job, epoch, done);
+    parts_.jobs->Seal(call, done);
   }
   void AdoptHere(const JobPlan& plan, std::function<void(absl::Status)> done) override {
     parts_.jobs->Adopt(plan, done);

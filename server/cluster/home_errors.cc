@@ -75,11 +75,17 @@ absl::Status SeatHeld(const std::string& job, uint32_t slot) {
       At(job, slot));
 }
 
-absl::Status NoRoomFor(const std::string& job, uint32_t slot, uint32_t world_max) {
+absl::Status NoRoomFor(const std::string& job, uint32_t slot, const WorldGrant& grant) {
+  ErrorFields fields = At(job, slot);
+  if (!grant.refusal.ok()) {
+    fields.server = FieldsOf(grant.refusal).server;
+    return ReasonedError(grant.refusal.code(), ReasonOf(grant.refusal), grant.refusal.message(),
+                         fields);
+  }
   return ReasonedError(absl::StatusCode::kResourceExhausted, Reason::kOverBudget,
-                       absl::StrCat("job \"", job, "\" has room for ", world_max,
+                       absl::StrCat("job \"", job, "\" has room for ", grant.granted,
                                     " trainers; raise storage.memory_budget or add servers"),
-                       At(job, slot));
+                       fields);
 }
 
 absl::Status SeatLost(const std::string& job, uint32_t slot) {

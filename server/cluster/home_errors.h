@@ -27,8 +27,9 @@ absl::Status NoSuchSeat(const AttachCall& call, const JobSpec& spec, const std::
 absl::Status GrownSince(const JobSpec& spec, uint32_t slot);
 // ALREADY_EXISTS SLOT_TAKEN: a process that is alive holds the seat.
 absl::Status SeatHeld(const std::string& job, uint32_t slot);
-// RESOURCE_EXHAUSTED OVER_BUDGET: some server has room for `world_max` trainers only.
-absl::Status NoRoomFor(const std::string& job, uint32_t slot, uint32_t world_max);
+// RESOURCE_EXHAUSTED to a trainer that the next epoch has no room for: `grant.refusal`, or
+// OVER_BUDGET: some server has memory for `grant.granted` trainers only.
+absl::Status NoRoomFor(const std::string& job, uint32_t slot, const WorldGrant& grant);
 // FAILED_PRECONDITION WRONG_INCARNATION to a member that has lost its seat.
 absl::Status SeatLost(const std::string& job, uint32_t slot);
 // UNAVAILABLE RECOVERING: the job has ended, and another call will wake it.

@@ -40,8 +40,9 @@ void HomeJob::ChangeIfDue(Turn* turn) {
   if (stage_ != Stage::kRunning || growth_.busy()) return;
   if (!must_change_ && !seating_.WantsChange(plan_.epoch)) return;
   stage_ = Stage::kSealing;
-  change_.emplace(plan_);
-  turn->Do(home::SealAt{rules_->self, plan_.job, plan_.epoch.epoch});
+  const uint32_t world = seating_.WorldWanted(plan_.epoch);
+  change_.emplace(plan_, world);
+  turn->Do(home::SealAt{rules_->self, plan_.job, plan_.epoch.epoch, world});
 }
 
 void HomeJob::OnSealed(const home::SealedInput& input, Turn* turn) {
@@ -54,7 +55,8 @@ void HomeJob::OnSealed(const home::SealedInput& input, Turn* turn) {
   change_->OnSealed(input.server, *input.answer);
   for (const uint32_t server : plan_.servers) {
     if (input.server != rules_->self || server == rules_->self) continue;
-    turn->Do(home::SealAt{server, plan_.job, plan_.epoch.epoch});
+    // The others need not keep room that the home does not have.
+    turn->Do(home::SealAt{server, plan_.job, plan_.epoch.epoch, change_->Grant().granted});
     if (BALLAST_MUTANT(kStartFromHome)) change_->OnSealed(server, *input.answer);
   }
   if (change_->AllSealed()) WriteRecord(turn);
@@ -88,8 +90,7 @@ void HomeJob::OnEpochDue(const home::EpochDueInput& input, Turn* turn) {
 
 void HomeJob::WriteRecord(Turn* turn) {
   must_change_ = false;
-  const SeatChanges changes =
-      seating_.TakeChanges(plan_, change_->WorldMax(), turn->now, turn->effects);
+  const SeatChanges changes = seating_.TakeChanges(plan_, change_->Grant(), turn->effects);
   absl::StatusOr<JobPlan> next = change_->NextPlan(changes);
   if (!next.ok()) return EndChange(next.status(), turn);
   // The home first: once it has the record, the epoch is final.

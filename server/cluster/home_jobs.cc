@@ -313,8 +313,9 @@ void HomeJobs::Do(const Life& to, const home::SealAt& effect) {
   const auto sealed = [feed = Later(to), effect](const absl::StatusOr<SealAnswer>& answer) {
     feed(home::SealedInput{effect.epoch, effect.server, answer});
   };
-  if (effect.server == config_.self) return host_->SealHere(effect.job, effect.epoch, sealed);
-  peers_->Seal(effect.server, effect.job, effect.epoch, sealed);
+  const SealCall call{.job = effect.job, .epoch = effect.epoch, .world = effect.world};
+  if (effect.server == config_.self) return host_->SealHere(call, sealed);
+  peers_->Seal(effect.server, call, sealed);
 }
 
 void HomeJobs::Do(const Life& to, const home::AdoptAt& effect) {

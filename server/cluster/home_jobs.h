@@ -39,7 +39,7 @@ class HomeHost {
 
   // This server's share of a job. `done` may run at once, or on the strand.
   virtual absl::Status MakeHere(const JobPlan& plan) = 0;
-  virtual void SealHere(uint64_t job, uint32_t epoch,
+  virtual void SealHere(const SealCall& call,
                         std::function<void(absl::StatusOr<SealAnswer>)> done) = 0;
   virtual void AdoptHere(const JobPlan& plan, std::function<void(absl::Status)> done) = 0;
   virtual void GrowHere(const JobPlan& plan, std::function<void(absl::Status)> done) = 0;

@@ -178,6 +178,7 @@ struct SealAt {  // no round of the epoch is prepared any more; answer with Seal
   uint32_t server = 0;
   uint64_t job = 0;
   uint32_t epoch = 0;
+  uint32_t world = 0;  // trainers that the next epoch wants
 };
 struct AdoptAt {  // the server goes over to the epoch of `plan`; answer with AdoptedInput
   uint32_t server = 0;

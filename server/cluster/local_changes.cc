@@ -28,23 +28,29 @@ bool LocalJobs::Knows(uint64_t job) const {
 
 // The promise must outlive this process before another server builds on it. It is saved on the
 // engine's strand, as Adopt's record is: a seal that is repeated late must not undo the next epoch.
-void LocalJobs::Seal(uint64_t job, uint32_t epoch,
+void LocalJobs::Seal(const SealCall& call,
                      const std::function<void(absl::StatusOr<SealAnswer>)>& done) {
-  if (!Knows(job)) return done(WhyNotSealed(job));
-  jobs_.at(job).told = ++told_;
+  if (!Knows(call.job)) return done(WhyNotSealed(call.job));
+  jobs_.at(call.job).told = ++told_;
   const auto save = [store = parts_.store](const JobPlan& sealed) { return store->Save(sealed); };
-  const auto answer = [this, job, epoch, done](absl::StatusOr<SealAnswer> sealed) {
-    OnSealed(job, epoch, &sealed);
+  const auto answer = [this, call, done](absl::StatusOr<SealAnswer> sealed) {
+    OnSealed(call, &sealed);
     done(sealed);
   };
-  Find(job)->Seal(epoch, save, parts_.strand->Bind(answer));
+  Find(call.job)->Seal(call.epoch, save, parts_.strand->Bind(answer));
 }
 
-void LocalJobs::OnSealed(uint64_t job, uint32_t epoch, absl::StatusOr<SealAnswer>* answer) {
-  const auto it = jobs_.find(job);
-  if (!answer->ok() || it == jobs_.end() || it->second.plan.epoch.epoch != epoch) return;
-  it->second.plan.sealed_epoch = epoch;
-  (*answer)->world_max = parts_.memory->WorldMaxOf(it->second.plan, it->second.memory);
+// Room for the next epoch is the job's own from now on: other jobs may be sealed meanwhile.
+void LocalJobs::OnSealed(const SealCall& call, absl::StatusOr<SealAnswer>* answer) {
+  const auto it = jobs_.find(call.job);
+  if (!answer->ok() || it == jobs_.end() || it->second.ended) return;
+  Job& job = it->second;
+  if (job.plan.epoch.epoch != call.epoch) return;
+  job.plan.sealed_epoch = call.epoch;
+  MemoryBook::Grant grant =
+      parts_.memory->Promise(job.plan, call.world, &job.memory, &job.promised);
+  (*answer)->world_max = grant.world;
+  (*answer)->refusal = std::move(grant.refusal);
 }
 
 // A job that rests here has ended here, however long ago that was. To the home that is the same as
@@ -77,8 +83,8 @@ void LocalJobs::Adopt(const JobPlan& plan, const Done& done) {
                 }));
 }
 
-// Room for this world was asked for with the seal. The record is final, even if another job has
-// taken the room meanwhile.
+// Room for this world was kept since the seal. The record is final, even if this server has started
+// again since, or its home is an older one, and another job has taken the room.
 MemoryPlan LocalJobs::PlanOfEpoch(const JobPlan& plan, const Job& job,
                                   uint32_t window_extents) const {
   absl::StatusOr<MemoryPlan> memory =
@@ -96,6 +102,7 @@ void LocalJobs::OnAdopted(const JobPlan& plan, const MemoryPlan& memory) {
   if (it == jobs_.end() || it->second.plan.epoch.epoch >= plan.epoch.epoch) return;
   it->second.plan = plan;
   parts_.memory->Change(plan, &it->second.memory, memory);
+  it->second.promised = {};
 }
 
 // --- Growth -------------------------------------------------------------------------------------
@@ -111,6 +118,8 @@ void LocalJobs::Extend(const JobPlan& plan, const Done& done) {
                       {.server = self()}));
   }
   if (absl::Status st = ValidateJobSpec(plan.spec, config().limits); !st.ok()) return done(st);
+  // A home that lets the job grow has given up its change of epoch.
+  parts_.memory->TakeBack(it->second.plan, &it->second.memory, &it->second.promised);
   const auto planned = [&] {
     return parts_.memory->PlanGrown(plan, it->second.memory, engine->window_extents());
   };

@@ -217,7 +217,7 @@ absl::Status LocalJobs::Open(const JobPlan& plan, const absl::StatusOr<MemoryPla
     ForgetMetrics(plan.name());  // Its series began with the first read of its files.
     return engine.status();
   }
-  jobs_.emplace(plan.job, Job{.plan = plan, .memory = memory, .ended = false, .told = ++told_});
+  jobs_.emplace(plan.job, Job{.plan = plan, .memory = memory, .told = ++told_});
   MutexLock lock(&mu_);
   engines_[plan.job] = *std::move(engine);
   return absl::OkStatus();
@@ -316,6 +316,7 @@ void LocalJobs::OnEnded(uint64_t job, const absl::Status& why, uint64_t round) {
   if (it == jobs_.end()) return;
   it->second.ended = true;
   JobPlan& plan = it->second.plan;
+  parts_.memory->TakeBack(plan, &it->second.memory, &it->second.promised);
   const bool rests = IsDurable(plan) && ReasonOf(why) != Reason::kShuttingDown;
   if (rests) {
     plan.resting = true;

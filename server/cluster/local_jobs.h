@@ -34,6 +34,7 @@ class LocalJobs final : public JobLookup {
   struct Job {
     JobPlan plan;
     MemoryPlan memory;
+    MemoryBook::Promised promised;  // while it is sealed; part of `memory`
     bool ended = false;
     uint64_t told = 0;  // differs after each word of the home that the job runs
   };
@@ -94,8 +95,7 @@ class LocalJobs final : public JobLookup {
 
   // Epoch change and growth; see RoundEngine and job_directory.h. Errors: NOT_FOUND UNKNOWN_JOB;
   // JOB_FINISHED of a job that rests here; those of the engine.
-  void Seal(uint64_t job, uint32_t epoch,
-            const std::function<void(absl::StatusOr<SealAnswer>)>& done);
+  void Seal(const SealCall& call, const std::function<void(absl::StatusOr<SealAnswer>)>& done);
   void Adopt(const JobPlan& plan, const Done& done);
   void Extend(const JobPlan& plan, const Done& done);
 
@@ -144,7 +144,7 @@ class LocalJobs final : public JobLookup {
   void OnEnded(uint64_t job, const absl::Status& why, uint64_t round);
   void DropLater(uint64_t job);
   absl::Status WhyNotSealed(uint64_t job) const;
-  void OnSealed(uint64_t job, uint32_t epoch, absl::StatusOr<SealAnswer>* answer);
+  void OnSealed(const SealCall& call, absl::StatusOr<SealAnswer>* answer);
   // Room for a job that is in its next epoch, whatever the budget says.
   MemoryPlan PlanOfEpoch(const JobPlan& plan, const Job& job, uint32_t window_extents) const;
   void OnAdopted(const JobPlan& plan, const MemoryPlan& memory);

@@ -14,6 +14,18 @@ namespace {
 
 Holding Open(const JobPlan& plan) { return {Holding::Kind::kOpen, plan.job}; }
 
+// `plan` with a world of `world` trainers, at least its own: for its size only, because which seats
+// the others will have is not settled.
+JobPlan PlanOfWorld(JobPlan plan, uint32_t world) {
+  std::vector<Member>& members = plan.epoch.members;
+  for (uint32_t slot = 0; members.size() < world; ++slot) {
+    const auto at = absl::c_lower_bound(
+        members, slot, [](const Member& member, uint32_t one) { return member.slot < one; });
+    if (at == members.end() || at->slot != slot) members.insert(at, Member{.slot = slot});
+  }
+  return plan;
+}
+
 uint64_t Sum(uint64_t a, uint64_t b) { return a + std::min(b, UINT64_MAX - a); }
 
 // `room` in what a tenant may have.
@@ -117,6 +129,45 @@ uint32_t MemoryBook::WorldMaxOf(const JobPlan& plan, const MemoryPlan& held) con
   const uint32_t fits =
       WorldMax(plan, budget_.self, RoomOf(plan, held), budget_.window_extents_min);
   return static_cast<uint32_t>(std::min(uint64_t{fits}, Sum(more, world)));
+}
+
+// --- Promises -----------------------------------------------------------------------------------
+
+MemoryBook::Grant MemoryBook::Promise(const JobPlan& plan, uint32_t wanted, MemoryPlan* held,
+                                      Promised* promised) {
+  const uint32_t world = plan.epoch.world();
+  const JobPlan now = PlanOfWorld(plan, std::max(world, promised->world));
+  const uint32_t most = WorldMaxOf(now, *held);
+  if (wanted == 0) return {.world = most, .refusal = {}};
+  wanted = std::clamp(wanted, world, std::max(world, kSeatsMax));
+  const MemoryPlan before = promised->world == 0 ? *held : promised->before;
+  const JobPlan next = PlanOfWorld(plan, std::min(wanted, most));
+  const absl::StatusOr<MemoryPlan> memory =
+      next.epoch.world() == world ? before : PlanIn(next, RoomOf(plan, *held));
+  if (!memory.ok()) return {.world = now.epoch.world(), .refusal = {}};
+  // Until the next epoch has come, the job needs what it has.
+  const MemoryPlan to = memory->total() > before.total() ? *memory : before;
+  absl::Status refusal = quotas_->Take(Open(plan), plan.tenant, AmountsOf(next, to));
+  if (!refusal.ok()) return {.world = now.epoch.world(), .refusal = std::move(refusal)};
+  Count(held, to);
+  *promised = {.world = next.epoch.world(), .before = before};
+  if (next.epoch.world() < wanted) refusal = WhyNot(next, *held, wanted);
+  return {.world = next.epoch.world(), .refusal = std::move(refusal)};
+}
+
+absl::Status MemoryBook::WhyNot(const JobPlan& plan, const MemoryPlan& held,
+                                uint32_t wanted) const {
+  const uint64_t seats = wanted - plan.epoch.world();
+  Amounts more{.seats = seats, .in_flight_bytes = seats * budget_.credit_bytes};
+  const absl::StatusOr<MemoryPlan> memory = PlanIn(PlanOfWorld(plan, wanted), FreeBeside(held));
+  if (memory.ok()) more.dram_bytes = memory->total() - std::min(memory->total(), held.total());
+  return quotas_->Check(plan.tenant, more);
+}
+
+void MemoryBook::TakeBack(const JobPlan& plan, MemoryPlan* held, Promised* promised) {
+  if (promised->world == 0) return;
+  Change(plan, held, promised->before);
+  *promised = {};
 }
 
 // --- What jobs have -----------------------------------------------------------------------------

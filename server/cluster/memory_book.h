@@ -55,8 +55,23 @@ class MemoryBook {
   absl::StatusOr<MemoryPlan> PlanIn(const JobPlan& plan, const MemoryRoom& room) const {
     return PlanMemory(plan, budget_.self, room, budget_.window_extents_min);
   }
-  // The most trainers for which the job, which has `held`, finds room; see WorldMax in job_plan.h.
-  uint32_t WorldMaxOf(const JobPlan& plan, const MemoryPlan& held) const;
+
+  // Room that an open job has for the trainers of its next epoch.
+  struct Promised {
+    uint32_t world = 0;  // trainers, those of the present epoch included; 0: there is no promise
+    MemoryPlan before;   // what the job has without it
+  };
+  struct Grant {
+    uint32_t world = 0;    // the most trainers that the next epoch may have
+    absl::Status refusal;  // OVER_QUOTA, if that is less than was wanted because of a quota
+  };
+  // The job, which has `*held`, is to get a world of `wanted` trainers. Room for them is its own
+  // from now on, as far as there is any, so that no other job is granted the same; `*held` and
+  // `*promised` say so. In place of what was promised before; 0 wants nothing and changes nothing.
+  // Change makes it exact when the epoch has come.
+  Grant Promise(const JobPlan& plan, uint32_t wanted, MemoryPlan* held, Promised* promised);
+  // The next epoch does not come, or not as it was wanted: the job has what it had before.
+  void TakeBack(const JobPlan& plan, MemoryPlan* held, Promised* promised);
 
   // A job is open from now on and has `planned`, which is the answer: Plan's, or PlanRecovered's,
   // for BeginRecovered. Errors: that of `planned`; OVER_QUOTA when its tenant has taken the room
@@ -88,6 +103,10 @@ class MemoryBook {
   MemoryPlan Least(const JobPlan& plan) const {
     return LeastMemory(plan, budget_.self, budget_.window_extents_min);
   }
+  // The most trainers for which the job, which has `held`, finds room; see WorldMax in job_plan.h.
+  uint32_t WorldMaxOf(const JobPlan& plan, const MemoryPlan& held) const;
+  // Which quota keeps the job, which has `held`, from a world of `wanted` trainers. OK: none does.
+  absl::Status WhyNot(const JobPlan& plan, const MemoryPlan& held, uint32_t wanted) const;
   // Free, and what the job has besides.
   MemoryRoom FreeBeside(const MemoryPlan& held) const;
   // The budget's part of Change.

@@ -18,6 +18,15 @@
 
 namespace ballast::server {
 
+// What the home asks of a server that is to leave an epoch.
+struct SealCall {
+  uint64_t job = 0;
+  uint32_t epoch = 0;  // of which the server prepares no round any more
+  // How many trainers the next epoch wants. The server keeps room for them, as far as it has that,
+  // until it adopts the next epoch or the job ends; the newest call counts. 0: it keeps nothing.
+  uint32_t world = 0;
+};
+
 // One step of a snapshot at one server; see RoundEngine::HoldState.
 struct SnapshotCall {
   enum class Step : uint8_t { kHold = 1, kCapture = 2, kRelease = 3 };
@@ -65,7 +74,7 @@ class PeerLink {
   virtual void WhichRest(uint32_t home, const std::vector<uint64_t>& jobs,
                          std::function<void(absl::StatusOr<std::vector<uint64_t>>)> done) = 0;
   // Both are repeated until the server answers or create_timeout is over.
-  virtual void Seal(uint32_t server, uint64_t job, uint32_t epoch,
+  virtual void Seal(uint32_t server, const SealCall& call,
                     std::function<void(absl::StatusOr<SealAnswer>)> done) = 0;
   virtual void AdoptEpoch(uint32_t server, const JobPlan& plan,
                           std::function<void(absl::Status)> done) = 0;

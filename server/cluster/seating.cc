@@ -157,16 +157,26 @@ bool Seating::WantsChange(const EpochRecord& epoch) const {
   return comes || MayShrink(epoch, gone_);
 }
 
-SeatChanges Seating::TakeChanges(const JobPlan& plan, uint32_t world_max,
-                                 std::chrono::nanoseconds now, home::Effects* effects) {
+uint32_t Seating::WorldWanted(const EpochRecord& epoch) const {
+  uint32_t world = epoch.world();
+  if (gathers()) return world;
+  for (const auto& [slot, incarnation] : room_.newcomers()) {
+    world += epoch.Find(slot) == nullptr ? 1 : 0;
+  }
+  return world;
+}
+
+SeatChanges Seating::TakeChanges(const JobPlan& plan, const WorldGrant& grant,
+                                 home::Effects* effects) {
   SeatChanges changes;
   if (!gathers()) {
-    room_.TurnAway(plan.epoch, plan.spec.name, world_max, effects);
-    changes.newcomers = room_.newcomers();
+    if (grant.granted < grant.wanted) room_.TurnAway(plan, grant, effects);
+    changes.newcomers = room_.NewcomersWithin(plan.epoch, grant.granted);
     for (const auto& [slot, incarnation] : changes.newcomers) {
-      changes.identities[slot] = room_.Find(slot)->identity;
+      const Waiter& waiter = *room_.Find(slot);
+      changes.identities[slot] = waiter.identity;
+      changes.min_world = std::max(changes.min_world, waiter.min_world);
     }
-    if (!changes.newcomers.empty()) changes.min_world = room_.GatheringAt(now).min_world;
   }
   for (const auto& [slot, incarnation] : std::exchange(gone_, {})) {
     if (plan.epoch.Holds(slot, incarnation)) changes.gone.insert(slot);

@@ -58,10 +58,13 @@ class Seating {
 
   // Whether the next epoch would have other members than `epoch`.
   bool WantsChange(const EpochRecord& epoch) const;
-  // The trainers that come and go in the epoch after that of `plan`, for which every server has
-  // room for `world_max` trainers. Newcomers beyond that get OVER_BUDGET.
-  SeatChanges TakeChanges(const JobPlan& plan, uint32_t world_max, std::chrono::nanoseconds now,
-                          home::Effects* effects);
+  // How many trainers the epoch after `epoch` wants, now. The seats of those that go are counted:
+  // some may have to be kept.
+  uint32_t WorldWanted(const EpochRecord& epoch) const;
+  // The trainers that come and go in the epoch after that of `plan`, for which WorldWanted was
+  // asked of every server. Newcomers for which there is no room get OVER_QUOTA or OVER_BUDGET.
+  // Those that came since wait for the epoch after it.
+  SeatChanges TakeChanges(const JobPlan& plan, const WorldGrant& grant, home::Effects* effects);
   // Answers every process whose seat is settled by the epoch of `plan`.
   void Settle(const JobPlan& plan, home::Effects* effects);
 

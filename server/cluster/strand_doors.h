@@ -100,9 +100,8 @@ class StrandPeerDoor final : public PeerDoor {
       parts_.home->WhichRest(jobs, done);
     });
   }
-  void Seal(uint64_t job, uint32_t epoch,
-            std::function<void(absl::StatusOr<SealAnswer>)> done) override {
-    Post([this, job, epoch, done = std::move(done)] { parts_.jobs->Seal(job, epoch, done); });
+  void Seal(const SealCall& call, std::function<void(absl::StatusOr<SealAnswer>)> done) override {
+    Post([this, call, done = std::move(done)] { parts_.jobs->Seal(call, done); });
   }
   void AdoptEpoch(JobPlan plan, Done done) override {
     Post(

@@ -98,13 +98,22 @@ std::vector<Member> WaitingRoom::Settle(const JobPlan& plan, home::Effects* effe
   return seated;
 }
 
-void WaitingRoom::TurnAway(const EpochRecord& epoch, const std::string& job, uint32_t world_max,
-                           home::Effects* effects) {
-  uint32_t world = epoch.world();
+std::map<uint32_t, uint64_t> WaitingRoom::NewcomersWithin(const EpochRecord& epoch,
+                                                          uint32_t world) const {
+  uint32_t seats = epoch.world();
+  std::map<uint32_t, uint64_t> within;
+  for (const auto& [slot, incarnation] : newcomers_) {
+    if (epoch.Find(slot) != nullptr || ++seats <= world) within[slot] = incarnation;
+  }
+  return within;
+}
+
+void WaitingRoom::TurnAway(const JobPlan& plan, const WorldGrant& grant, home::Effects* effects) {
+  const std::map<uint32_t, uint64_t> within = NewcomersWithin(plan.epoch, grant.granted);
   const std::map<uint32_t, uint64_t> newcomers = newcomers_;
   for (const auto& [slot, incarnation] : newcomers) {
-    if (epoch.Find(slot) != nullptr || ++world <= world_max) continue;
-    Refuse(slot, home::NoRoomFor(job, slot, world_max), effects);
+    if (within.count(slot) == 0)
+      Refuse(slot, home::NoRoomFor(plan.spec.name, slot, grant), effects);
   }
 }
 

@@ -65,9 +65,11 @@ class WaitingRoom {
   // Answers every process whose seat is settled by the epoch of `plan`: those that hold one, and
   // members that have lost theirs. The others stay. Returns those that got a seat.
   std::vector<Member> Settle(const JobPlan& plan, home::Effects* effects);
-  // Refuses newcomers to seats that are new in `epoch`, beyond a world of `world_max`.
-  void TurnAway(const EpochRecord& epoch, const std::string& job, uint32_t world_max,
-                home::Effects* effects);
+  // The newcomers, without those to new seats that would make a world larger than `world` of
+  // `epoch`: the highest slots stay out.
+  std::map<uint32_t, uint64_t> NewcomersWithin(const EpochRecord& epoch, uint32_t world) const;
+  // Refuses the newcomers that are not within what the epoch after that of `plan` may have.
+  void TurnAway(const JobPlan& plan, const WorldGrant& grant, home::Effects* effects);
 
   // The newcomers as a world that begins again; its time runs from BeginGathering on.
   Gathering GatheringAt(std::chrono::nanoseconds now) const;

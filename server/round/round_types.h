@@ -99,7 +99,9 @@ struct SealAnswer {
   uint64_t version = 0;             // the open round
   bool prepared = false;            // its vote on that round is given
   bool init_missing = false;        // it lacks (part of the) initial weights
-  uint32_t world_max = UINT32_MAX;  // the most trainers it has memory for
+  uint32_t world_max = UINT32_MAX;  // the most trainers that the next epoch may have there
+  // Where that is less than the home wants, and a quota is the reason: OVER_QUOTA.
+  absl::Status refusal;
 };
 
 struct RoundBegin {

@@ -11,6 +11,7 @@
 #include "common/base/status_macros.h"
 #include "proto/convert/job_convert.h"
 #include "proto/convert/policy_convert.h"
+#include "proto/convert/status_convert.h"
 
 namespace ballast::server {
 namespace {
@@ -279,6 +280,23 @@ const char* EndName(RoundEnd end) {
 }
 
 }  // namespace
+
+v1::PeerSealed SealedToProto(const SealAnswer& answer) {
+  v1::PeerSealed sealed;
+  sealed.set_version(answer.version);
+  sealed.set_prepared(answer.prepared);
+  sealed.set_init_missing(answer.init_missing);
+  sealed.set_world_max(answer.world_max);
+  if (!answer.refusal.ok()) *sealed.mutable_refusal() = DetailOf(answer.refusal);
+  return sealed;
+}
+
+SealAnswer SealedFromProto(const v1::PeerSealed& sealed) {
+  SealAnswer answer{sealed.version(), sealed.prepared(), sealed.init_missing()};
+  if (sealed.world_max() != 0) answer.world_max = sealed.world_max();
+  if (sealed.has_refusal()) answer.refusal = FromDetail(sealed.refusal());
+  return answer;
+}
 
 absl::StatusOr<ExportFormat> FormatFromProto(v1::ExportFormat format) {
   if (v1::ExportFormat_IsValid(format)) return static_cast<ExportFormat>(format);

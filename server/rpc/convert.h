@@ -56,6 +56,9 @@ v1::PeerJob PeerJobToProto(const JobPlan& plan);
 // Errors: BAD_SPEC of the job's spec; BAD_FRAME of the rest: no servers, servers not ascending,
 // an owner that is none of them, members or contributors out of order.
 absl::StatusOr<JobPlan> PeerJobFromProto(const v1::PeerJob& job);
+v1::PeerSealed SealedToProto(const SealAnswer& answer);
+// A server of before PeerSealed.world_max has room for any world.
+SealAnswer SealedFromProto(const v1::PeerSealed& sealed);
 
 // Data, client to server. `presence` of the result has 8 bits per byte received, the last ones
 // padding: only the job knows how many tensors there are. Errors: INVALID_ARGUMENT BAD_FRAME for

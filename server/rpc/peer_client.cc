@@ -47,7 +47,7 @@ class PeerClientImpl : public PeerClient, public std::enable_shared_from_this<Pe
   void DropJob(uint32_t server, uint64_t job, std::function<void(absl::Status)> done) override;
   void WhichRest(uint32_t home, const std::vector<uint64_t>& jobs,
                  std::function<void(absl::StatusOr<std::vector<uint64_t>>)> done) override;
-  void Seal(uint32_t server, uint64_t job, uint32_t epoch,
+  void Seal(uint32_t server, const SealCall& call,
             std::function<void(absl::StatusOr<SealAnswer>)> done) override;
   void AdoptEpoch(uint32_t server, const JobPlan& plan,
                   std::function<void(absl::Status)> done) override {
@@ -195,11 +195,12 @@ void PeerClientImpl::OnPlanAnswer(const std::shared_ptr<PlanUnderWay>& plan,
       absl::StrCat("server ", plan->server, " does not answer: ", status.message()), fields));
 }
 
-void PeerClientImpl::Seal(uint32_t server, uint64_t job, uint32_t epoch,
+void PeerClientImpl::Seal(uint32_t server, const SealCall& call,
                           std::function<void(absl::StatusOr<SealAnswer>)> done) {
   v1::PeerSeal message;
-  message.set_job(job);
-  message.set_epoch(epoch);
+  message.set_job(call.job);
+  message.set_epoch(call.epoch);
+  message.set_world(call.world);
   const auto answer =
       std::make_shared<absl::StatusOr<SealAnswer>>(absl::InternalError("no answer"));
   auto under_way = std::make_shared<PlanUnderWay>();
@@ -213,9 +214,7 @@ void PeerClientImpl::Seal(uint32_t server, uint64_t job, uint32_t epoch,
       *answer = parsed;
       return;
     }
-    SealAnswer said{sealed.version(), sealed.prepared(), sealed.init_missing()};
-    if (sealed.world_max() != 0) said.world_max = sealed.world_max();
-    *answer = said;
+    *answer = SealedFromProto(sealed);
   };
   under_way->done = [answer, done = std::move(done)](const absl::Status& status) {
     done(status.ok() ? *answer : status);

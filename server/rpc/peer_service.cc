@@ -75,15 +75,11 @@ void Seal(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffe
   const auto door = Take(holder, call, bytes, &seal);
   if (door == nullptr) return;
   call->SetAuditedJob(JobIdText(seal.job()));
-  door->Seal(seal.job(), seal.epoch(), [call](const absl::StatusOr<SealAnswer>& answer) {
-    if (!answer.ok()) return call->Fail(answer.status());
-    v1::PeerSealed sealed;
-    sealed.set_version(answer->version);
-    sealed.set_prepared(answer->prepared);
-    sealed.set_init_missing(answer->init_missing);
-    sealed.set_world_max(answer->world_max);
-    call->Reply(sealed);
-  });
+  door->Seal({.job = seal.job(), .epoch = seal.epoch(), .world = seal.world()},
+             [call](const absl::StatusOr<SealAnswer>& answer) {
+               if (!answer.ok()) return call->Fail(answer.status());
+               call->Reply(SealedToProto(*answer));
+             });
 }
 
 void DropJob(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffer& bytes) {

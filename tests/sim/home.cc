@@ -49,9 +49,9 @@ void SimPeers::Ask(uint32_t server, const Network::Question& question) {
                         });
 }
 
-void SimPeers::Seal(uint32_t server, uint64_t, uint32_t epoch,
+void SimPeers::Seal(uint32_t server, const server::SealCall& call,
                     std::function<void(absl::StatusOr<server::SealAnswer>)> done) {
-  Ask(server, [epoch, done = std::move(done)](StreamServer* to, const auto& answer) {
+  Ask(server, [epoch = call.epoch, done = std::move(done)](StreamServer* to, const auto& answer) {
     to->OnSeal(epoch, [done, answer](const absl::StatusOr<server::SealAnswer>& sealed) {
       answer([done, sealed] { done(sealed); });
     });
@@ -134,9 +134,9 @@ void SimHome::PostLater(std::chrono::nanoseconds delay, std::function<void()> ta
   process_->Later(static_cast<Tick>(std::max<int64_t>(delay.count(), 0)), std::move(task));
 }
 
-void SimHome::SealHere(uint64_t, uint32_t epoch,
+void SimHome::SealHere(const server::SealCall& call,
                        std::function<void(absl::StatusOr<server::SealAnswer>)> done) {
-  server_->OnSeal(epoch, std::move(done));
+  server_->OnSeal(call.epoch, std::move(done));
 }
 
 void SimHome::AdoptHere(const server::JobPlan& plan, std::function<void(absl::Status)> done) {

@@ -23,7 +23,7 @@ class SimPeers final : public server::PeerLink {
   SimPeers(const Context& context, const SimProcess* process)
       : context_(context), process_(process) {}
 
-  void Seal(uint32_t server, uint64_t job, uint32_t epoch,
+  void Seal(uint32_t server, const server::SealCall& call,
             std::function<void(absl::StatusOr<server::SealAnswer>)> done) override;
   void AdoptEpoch(uint32_t server, const server::JobPlan& plan,
                   std::function<void(absl::Status)> done) override;
@@ -68,7 +68,7 @@ class SimHome final : private server::HomeHost {
   void PostLater(std::chrono::nanoseconds delay, std::function<void()> task) override;
   std::shared_ptr<void> Keep() override { return nullptr; }  // Its tasks end with the process.
   absl::Status MakeHere(const server::JobPlan&) override { return absl::OkStatus(); }
-  void SealHere(uint64_t job, uint32_t epoch,
+  void SealHere(const server::SealCall& call,
                 std::function<void(absl::StatusOr<server::SealAnswer>)> done) override;
   void AdoptHere(const server::JobPlan& plan, std::function<void(absl::Status)> done) override;
   void GrowHere(const server::JobPlan&, std::function<void(absl::Status)>) override {}

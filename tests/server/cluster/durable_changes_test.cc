@@ -130,8 +130,8 @@ TEST_F(DurableJobsTest, ASealThatIsRepeatedLateDoesNotUndoTheNextEpoch) {
   JobPlan unknown = plan;
   ++unknown.job;
   cluster_->At(0)->peers()->ExtendJob(unknown, [&](const absl::Status&) { before.Pass(); });
-  cluster_->At(0)->peers()->Seal(job_, 1, [&](const auto&) { at_answer.Pass(); });
-  cluster_->At(0)->peers()->Seal(job_, 1, repeated.Setter());
+  cluster_->At(0)->peers()->Seal({.job = job_, .epoch = 1}, [&](const auto&) { at_answer.Pass(); });
+  cluster_->At(0)->peers()->Seal({.job = job_, .epoch = 1}, repeated.Setter());
   before.Open();
   at_answer.WaitUntilReached();
   JobPlan next = plan;

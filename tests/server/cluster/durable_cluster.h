@@ -243,9 +243,9 @@ class DurableDirectories : public PeerLink, public VoteSink {
     };
     Call("rest", home, done, [=](JobDirectory* to) { to->peers()->WhichRest(jobs, answer); });
   }
-  void Seal(uint32_t server, uint64_t job, uint32_t epoch,
+  void Seal(uint32_t server, const SealCall& call,
             std::function<void(absl::StatusOr<SealAnswer>)> done) override {
-    Call("seal", server, done, [=](JobDirectory* to) { to->peers()->Seal(job, epoch, done); });
+    Call("seal", server, done, [=](JobDirectory* to) { to->peers()->Seal(call, done); });
   }
   void AdoptEpoch(uint32_t server, const JobPlan& plan,
                   std::function<void(absl::Status)> done) override {

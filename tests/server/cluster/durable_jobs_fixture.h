@@ -84,7 +84,7 @@ class DurableJobsTest : public ::testing::Test {
   }
   absl::StatusOr<SealAnswer> Seal(uint32_t server, uint32_t epoch) {
     Answer<absl::StatusOr<SealAnswer>> sealed;
-    cluster_->At(server)->peers()->Seal(job_, epoch, sealed.Setter());
+    cluster_->At(server)->peers()->Seal({.job = job_, .epoch = epoch}, sealed.Setter());
     return sealed.Get();
   }
   void ExpectEpochEverywhere(uint32_t servers, const EpochRecord& epoch) {

@@ -114,7 +114,7 @@ TEST_F(DurableJobsTest, ASealOfAnotherEpochIsRefusedByName) {
 TEST_F(DurableJobsTest, AServerWithoutTheJobSaysSo) {
   Make(1);
   Answer<absl::StatusOr<SealAnswer>> sealed;
-  cluster_->At(0)->peers()->Seal(job_ + 1, 1, sealed.Setter());
+  cluster_->At(0)->peers()->Seal({.job = job_ + 1, .epoch = 1}, sealed.Setter());
   EXPECT_EQ(ReasonOf(sealed.Get().status()), Reason::kUnknownJob);
   JobPlan plan = cluster_->Record(0, job_);
   ++plan.job;

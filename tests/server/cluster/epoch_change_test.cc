@@ -238,10 +238,16 @@ TEST(EpochChangeTest, TheSeatThatOwesInitialWeightsIsNotGivenUp) {
 
 TEST(EpochChangeTest, TheTightestServerSaysHowManyTrainersThereMayBe) {
   const JobPlan plan = PlanOf(2);
-  EpochChange change(plan);
-  change.OnSealed(plan.servers[0], {.version = 1, .world_max = 9});
-  change.OnSealed(plan.servers[1], {.version = 1, .world_max = 5});
-  EXPECT_EQ(change.WorldMax(), 5u);
+  EpochChange change(plan, /*world=*/7);
+  change.OnSealed(plan.servers[0],
+                  {.version = 1, .world_max = 9, .refusal = absl::InternalError("")});
+  EXPECT_EQ(change.Grant().granted, 7u) << "no more than are wanted";
+  EXPECT_TRUE(change.Grant().refusal.ok());
+  const absl::Status quota = absl::ResourceExhaustedError("a quota");
+  change.OnSealed(plan.servers[1], {.version = 1, .world_max = 5, .refusal = quota});
+  EXPECT_EQ(change.Grant().wanted, 7u);
+  EXPECT_EQ(change.Grant().granted, 5u);
+  EXPECT_EQ(change.Grant().refusal, quota);
 }
 
 }  // namespace

@@ -74,9 +74,9 @@ class Cluster : public PeerLink {
                  std::function<void(absl::StatusOr<std::vector<uint64_t>>)> done) override {
     directories_[home]->peers()->WhichRest(jobs, std::move(done));
   }
-  void Seal(uint32_t server, uint64_t job, uint32_t epoch,
+  void Seal(uint32_t server, const SealCall& call,
             std::function<void(absl::StatusOr<SealAnswer>)> done) override {
-    directories_[server]->peers()->Seal(job, epoch, std::move(done));
+    directories_[server]->peers()->Seal(call, std::move(done));
   }
   void AdoptEpoch(uint32_t server, const JobPlan& plan,
                   std::function<void(absl::Status)> done) override {

@@ -52,6 +52,21 @@ TEST(ConvertTest, AJobPlanSurvivesTheWire) {
   EXPECT_EQ(back->layout_version, 4u);
 }
 
+TEST(ConvertTest, WhatAServerGrantsWithItsSealSurvivesTheWire) {
+  SealAnswer answer{.version = 7, .prepared = true, .init_missing = true, .world_max = 3};
+  const SealAnswer granted = SealedFromProto(SealedToProto(answer));
+  EXPECT_EQ(granted.version, 7u);
+  EXPECT_TRUE(granted.prepared && granted.init_missing);
+  EXPECT_EQ(granted.world_max, 3u);
+  EXPECT_TRUE(granted.refusal.ok());
+  answer.refusal = ReasonedError(absl::StatusCode::kResourceExhausted, Reason::kOverQuota,
+                                 "uses 3 of 3 seats", {.server = 1});
+  const SealAnswer less = SealedFromProto(SealedToProto(answer));
+  EXPECT_EQ(ReasonOf(less.refusal), Reason::kOverQuota);
+  EXPECT_EQ(less.refusal, answer.refusal);
+  EXPECT_EQ(SealedFromProto(v1::PeerSealed()).world_max, UINT32_MAX) << "a server of before";
+}
+
 TEST(ConvertTest, ReducedGradientsSurviveTheWireAndAJobWithoutThemHasItsBytes) {
   JobPlan plan = MakePlan();
   v1::PeerJob before = PeerJobToProto(plan);

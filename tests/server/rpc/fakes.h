@@ -285,8 +285,9 @@ class FakeDirectory : public JobDirectory,
     std::erase_if(jobs, [](uint64_t job) { return job % 2 != 0; });
     done(jobs);
   }
-  void Seal(uint64_t, uint32_t, std::function<void(absl::StatusOr<SealAnswer>)> done) override {
-    done(SealAnswer{9, true});
+  void Seal(const SealCall& call, std::function<void(absl::StatusOr<SealAnswer>)> done) override {
+    sealed = call;
+    done(seal_answer);
   }
   void AdoptEpoch(JobPlan plan, std::function<void(absl::Status)> done) override {
     CreateJob(std::move(plan), std::move(done));
@@ -328,6 +329,8 @@ class FakeDirectory : public JobDirectory,
   std::shared_ptr<FakeEngine> engine = std::make_shared<FakeEngine>();
   absl::Status create_answer;
   DurableJobs durable_jobs;
+  SealAnswer seal_answer{9, true};
+  SealCall sealed;  // the newest call; read it behind its answer
   std::vector<AttachCall> attaches_;
   std::vector<std::function<void(absl::StatusOr<AttachResult>)>> pending_;
   std::vector<std::string> cancelled_;

@@ -268,6 +268,25 @@ TEST_F(PeerLinkTest, AJobIsCreatedAtThePeerAndItsRefusalComesBack) {
   EXPECT_THAT(status.message(), HasSubstr("5 of 3"));
 }
 
+TEST_F(PeerLinkTest, ASealSaysHowManyTrainersAreWantedAndBringsWhatThePeerGrants) {
+  PeerProcess peer(1);
+  peer.holder.Set(peer.directory);
+  peer.directory->seal_answer.world_max = 3;
+  peer.directory->seal_answer.refusal = ReasonedError(
+      absl::StatusCode::kResourceExhausted, Reason::kOverQuota, "uses 3 of 3", {.server = 1});
+  Connect(peer.address());
+  std::promise<absl::StatusOr<SealAnswer>> promise;
+  client_->Seal(1, {.job = 77, .epoch = 2, .world = 4},
+                [&](const auto& sealed) { promise.set_value(sealed); });
+  const absl::StatusOr<SealAnswer> sealed = promise.get_future().get();
+  ASSERT_TRUE(sealed.ok()) << sealed.status();
+  EXPECT_EQ(peer.directory->sealed.job, 77u);
+  EXPECT_EQ(peer.directory->sealed.epoch, 2u);
+  EXPECT_EQ(peer.directory->sealed.world, 4u);
+  EXPECT_EQ(sealed->world_max, 3u);
+  EXPECT_EQ(ReasonOf(sealed->refusal), Reason::kOverQuota);
+}
+
 TEST_F(PeerLinkTest, ThePeerSaysWhichJobsRest) {
   PeerProcess peer(1);
   Connect(peer.address());

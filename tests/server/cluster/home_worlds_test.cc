@@ -1,0 +1,60 @@
+// A variable world that grows, at its home: what servers are asked to grant, and the trainers that
+// get no seat or have their turn later.
+#include <gmock/gmock.h>
+
+#include "tests/server/cluster/home_inputs.h"
+
+namespace ballast::server::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+const home::Rules kRules = TestRules();
+
+// Asks for a seat that the job of two trainers does not have yet.
+home::Effects AskForSlot(HomeRig* rig, uint32_t slot) {
+  AttachCall call = HomeCall(slot, kSecond + slot, true);
+  call.spec.world = 4;
+  rig->Attach(call);
+  return rig->Seen(slot, /*open=*/false);
+}
+
+TEST(VariableHomeTest, ServersAreAskedForRoomForThoseThatCome) {
+  HomeRig rig = HomeRig::Running(&kRules, true);
+  EXPECT_EQ(One<home::SealAt>(AskForSlot(&rig, 2)).world, 3u);
+  EXPECT_EQ(One<home::SealAt>(rig.Sealed(0)).world, 3u);
+  HomeRig tight = HomeRig::Running(&kRules, true);
+  AskForSlot(&tight, 2);
+  const home::Effects asked = tight.Sealed(0, SealAnswer{.version = 5, .world_max = 2});
+  EXPECT_EQ(One<home::SealAt>(asked).world, 2u) << "the home has no room for more";
+}
+
+TEST(VariableHomeTest, TheQuotaThatGrantsTheLeastIsToldWithSlotAndServer) {
+  HomeRig rig = HomeRig::Running(&kRules, true);
+  AskForSlot(&rig, 3);
+  const absl::Status quota = ReasonedError(absl::StatusCode::kResourceExhausted, Reason::kOverQuota,
+                                           "uses 2 of 2 seats", {.server = 1});
+  rig.Sealed(0);
+  const home::Effects sealed =
+      rig.Sealed(1, SealAnswer{.version = 5, .world_max = 2, .refusal = quota});
+  const absl::Status refused = One<home::RefuseAttach>(sealed).status;
+  EXPECT_EQ(ReasonOf(refused), Reason::kOverQuota);
+  EXPECT_EQ(refused.message(), "uses 2 of 2 seats");
+  EXPECT_EQ(FieldsOf(refused).slot, 3);
+  EXPECT_EQ(FieldsOf(refused).server, 1);
+  EXPECT_EQ(FieldsOf(refused).job, "job");
+}
+
+TEST(VariableHomeTest, ATrainerForWhichNoServerWasAskedWaitsForTheNextChange) {
+  HomeRig rig = HomeRig::Running(&kRules, true);
+  AskForSlot(&rig, 3);
+  EXPECT_THAT(AskForSlot(&rig, 2), IsEmpty()) << "servers are asked for three";
+  EXPECT_EQ(One<home::GiveSeat>(rig.Change(2)).slot, 2u);
+  EXPECT_THAT(rig.Slots(), ElementsAre(0, 1, 2));
+  EXPECT_EQ(rig.stage(), HomeJob::Stage::kSealing);
+  EXPECT_EQ(One<home::GiveSeat>(rig.Change(3)).slot, 3u);
+}
+
+}  // namespace
+}  // namespace ballast::server::testing
