@@ -203,6 +203,8 @@ class ChainReader {
   // generation.
   absl::Status LookAhead() {
     if (!records_.empty()) heard_.Add(Say(records_.back()));
+    // Before its first record only the header says what was flushed in front of the segment.
+    heard_.Add(Say(segments_.at(end_.sequence)));
     heard_.generation = std::max(heard_.generation, end_.generation);
     BALLAST_RETURN_IF_ERROR(LookThrough(end_.sequence, end_.offset).status());
     for (uint32_t index = 0; index < files_.count(); ++index) {

@@ -155,6 +155,17 @@ TEST_F(LogDamageTest, ADamagedVoteThatWasFlushedIsDataLoss) {
                                       HasSubstr("PREPARED record's checksum")));
 }
 
+// Found by the fuzz target log: the decision was dropped, and the log was refused a start later.
+TEST_F(LogDamageTest, ASegmentWithoutRecordsSaysWhatWasFlushedInFrontOfIt) {
+  const std::string zeros(9 * kPageBytes, '\0');
+  auto file = disk_->Open("job/log-002", {.mode = OpenMode::kWrite});
+  ASSERT_TRUE((*file)->WriteAt(kPageBytes, {ConstBytes{zeros.data(), zeros.size()}}).ok());
+  EXPECT_EQ(Try(Copy(disk_.get()).get(), options_, records_).records, 8u);
+  // The decision of round 2, the last record of segment 2, at pages 8 and 9; its payload.
+  ASSERT_TRUE(disk_->FlipBit("job/log-001", 9 * kPageBytes + 20, 0).ok());
+  EXPECT_TRUE(Try(disk_.get(), options_, records_).refused);
+}
+
 TEST_F(LogDamageTest, AHeaderOfASegmentInUseIsMissed) {
   for (const char* path : {"job/log-000", "job/log-001", "job/log-002"}) {
     auto disk = Copy(disk_.get());
