@@ -53,6 +53,7 @@ class ChainReader {
 
   absl::StatusOr<LogChain> Run() {
     BALLAST_RETURN_IF_ERROR(ReadSegmentHeaders());
+    BALLAST_RETURN_IF_ERROR(CheckRing());
     BALLAST_RETURN_IF_ERROR(FollowChain());
     BALLAST_RETURN_IF_ERROR(LookAhead());
     if (end_.lsn <= heard_.proof.lsn) return DamagedEnd();
@@ -114,6 +115,16 @@ class ChainReader {
                                               ", which has another place; files were exchanged"));
     }
     return absl::OkStatus();
+  }
+
+  // Each file holds the newest segment that was written to it, so a ring spans no more than itself.
+  absl::Status CheckRing() const {
+    const uint64_t first = segments_.begin()->first, last = segments_.rbegin()->first;
+    if (last - first < files_.count()) return absl::OkStatus();
+    return absl::DataLossError(absl::StrCat(
+        "the gradient log is damaged: ", files_.PathOf(last), " holds segment ", last, " and ",
+        files_.PathOf(first), " segment ", first, ", too far apart for a ring of ", files_.count(),
+        " files; restore the files from a copy"));
   }
 
   // The chain.

@@ -303,6 +303,35 @@ TEST(LogDamage, NumbersThatLeaveNoneBehindThemAreDamage) {
   EXPECT_TRUE(absl::IsDataLoss(open_with([](SegmentHeader* h) { h->first_lsn = ~uint64_t{0}; })));
 }
 
+// Found by the fuzz target log, as the two above.
+TEST(LogDamage, SegmentsThatAreTooFarApartForTheRingAreDamage) {
+  for (const uint64_t sequence : {1, 4, 7}) {
+    const LogOptions options = SmallLog();
+    std::string page(kPageBytes, '\0');
+    EncodePage(SegmentHeader{.job = options.job,
+                             .server = options.server,
+                             .segments = options.segments,
+                             .segment_bytes = options.segment_bytes,
+                             .generation = 1,
+                             .sequence = sequence,
+                             .first_lsn = 1,
+                             .secret = kLogSecret},
+               page.data());
+    MemoryDisk disk;
+    ASSERT_TRUE(disk.MakeDirectory(kLogDirectory).ok());
+    ASSERT_TRUE(GradientLog::Create(&disk, kLogDirectory, options).ok());
+    auto first = disk.Open("job/log-000", {.mode = OpenMode::kWrite});
+    ASSERT_TRUE((*first)->WriteAt(0, {ConstBytes{page.data(), page.size()}}).ok());
+    auto header = *DecodeSegmentPage(page.data());
+    header.sequence = 5;
+    EncodePage(header, page.data());
+    auto second = disk.Open("job/log-001", {.mode = OpenMode::kWrite});
+    ASSERT_TRUE((*second)->WriteAt(0, {ConstBytes{page.data(), page.size()}}).ok());
+    const absl::Status status = GradientLog::Open(&disk, kLogDirectory, options).status();
+    EXPECT_EQ(absl::IsDataLoss(status), sequence == 1) << sequence << status;
+  }
+}
+
 // A whole page of version 3, as a record of SmallLog's first segment at `offset` after `change`.
 template <typename Change>
 std::string NewerPage(uint64_t offset, Change change) {
