@@ -36,7 +36,7 @@ class WaitingHost : public HomeHost {
   }
   std::shared_ptr<void> Keep() override { return nullptr; }
   absl::Status MakeHere(const JobPlan&) override { return absl::UnknownError("not here"); }
-  void SealHere(uint64_t, uint32_t, std::function<void(absl::StatusOr<SealAnswer>)>) override {}
+  void SealHere(const SealCall&, std::function<void(absl::StatusOr<SealAnswer>)>) override {}
   void AdoptHere(const JobPlan&, std::function<void(absl::Status)>) override {}
   void GrowHere(const JobPlan&, std::function<void(absl::Status)>) override {}
   absl::Status SaveHere(const JobPlan&) override { return absl::UnknownError("not here"); }
