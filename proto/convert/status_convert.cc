@@ -21,11 +21,19 @@ constexpr char kOtherProtocol[] = "it does not speak gRPC, as the admin port doe
 constexpr char kMemoryReset[] = "RST_STREAM with error code 11";
 constexpr char kNoMemory[] =
     "the server has broken the call off: gRPC's memory there is at limits.max_rpc_memory_bytes";
+// Of a status that BrokenOffForMemory knows. It does not travel.
+constexpr char kBrokenOffTypeUrl[] = "ballast/broken-off-for-memory";
+
+absl::Status BrokenOff() {
+  absl::Status status = absl::UnavailableError(kNoMemory);
+  status.SetPayload(kBrokenOffTypeUrl, absl::Cord());
+  return status;
+}
 
 // A status without a detail.
 absl::Status OfGrpcItself(absl::StatusCode code, absl::string_view text) {
   if (absl::StrContains(text, "Failed parsing HTTP/2")) return absl::Status(code, kOtherProtocol);
-  if (absl::StrContains(text, kMemoryReset)) return absl::UnavailableError(kNoMemory);
+  if (absl::StrContains(text, kMemoryReset)) return BrokenOff();
   return absl::Status(code, text);
 }
 
@@ -149,6 +157,10 @@ absl::Status FromGrpc(const grpc::Status& status) {
   }
   detail.set_code(static_cast<int>(code));
   return FromDetail(detail);
+}
+
+bool BrokenOffForMemory(const absl::Status& status) {
+  return status.GetPayload(kBrokenOffTypeUrl).has_value();
 }
 
 }  // namespace ballast

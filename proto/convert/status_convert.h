@@ -32,4 +32,8 @@ grpc::Status ToGrpc(const absl::Status& status);
 // UNAVAILABLE, as it is when the whole connection goes: it may be made again.
 absl::Status FromGrpc(const grpc::Status& status);
 
+// Whether `status` comes from FromGrpc and says that the other end's gRPC broke the call off for
+// want of memory: that end lives. False for a status that went through a detail on its way.
+bool BrokenOffForMemory(const absl::Status& status);
+
 }  // namespace ballast

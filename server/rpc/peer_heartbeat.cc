@@ -6,6 +6,7 @@
 #include "common/base/log.h"
 #include "common/base/units.h"
 #include "proto/convert/job_convert.h"
+#include "proto/convert/status_convert.h"
 
 namespace ballast::server {
 namespace {
@@ -131,6 +132,8 @@ void PeerHeartbeat::Heard(uint32_t server, uint64_t incarnation) {
 }
 
 void PeerHeartbeat::NotHeard(uint32_t server, const absl::Status& status) {
+  // A peer whose memory is full lives, and asking at once adds to its load.
+  if (BrokenOffForMemory(status)) return;
   bool again = false;
   {
     MutexLock lock(&mu_);

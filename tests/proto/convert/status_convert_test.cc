@@ -117,6 +117,10 @@ TEST(StatusConvert, ACallThatGrpcBrokeOffForMemoryMayBeMadeAgain) {
   const absl::Status large = FromGrpc(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED,
                                                    "Received message larger than max (5 vs. 4)"));
   EXPECT_EQ(large.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(BrokenOffForMemory(status));
+  EXPECT_FALSE(BrokenOffForMemory(large));
+  EXPECT_FALSE(BrokenOffForMemory(absl::UnavailableError("reset")));
+  EXPECT_FALSE(BrokenOffForMemory(FromGrpc(ToGrpc(status)))) << "the call of another server";
 }
 
 TEST(StatusConvert, IllFormedTextDoesNotLoseTheDetail) {

@@ -372,13 +372,19 @@ TEST_F(PeerLinkTest, CallsUnderWayEndWhenTheClientStops) {
 // Server 1, of a release without numbers: it counts Hellos, and refuses orders.
 struct HelloCounter {
   HelloCounter() {
-    server.AddMethod(method::kPeerHello, UnaryCall::Factory([this](auto call, grpc::ByteBuffer) {
-                       ++hellos;
-                       v1::PeerHello hello;
-                       *hello.mutable_protocol() = OwnProtocolRange();
-                       hello.set_id(1);
-                       call->Reply(hello);
-                     }));
+    const auto answer = UnaryCall::Factory([](auto call, grpc::ByteBuffer) {
+      v1::PeerHello hello;
+      *hello.mutable_protocol() = OwnProtocolRange();
+      hello.set_id(1);
+      call->Reply(hello);
+    });
+    server.AddMethod(method::kPeerHello, [this, answer](std::shared_ptr<GenericCall> call) {
+      // As gRPC's client has it after a reset for memory; the first answer counts.
+      if (++hellos > answered_hellos) {
+        call->Finish({grpc::StatusCode::RESOURCE_EXHAUSTED, "RST_STREAM with error code 11"});
+      }
+      return answer(call);
+    });
     server.AddMethod(method::kPeerDropJob, UnaryCall::Factory([](auto call, grpc::ByteBuffer) {
                        call->Fail(absl::UnauthenticatedError("the number is an old one"));
                      }));
@@ -391,6 +397,7 @@ struct HelloCounter {
   }
 
   std::atomic<int> hellos{0};
+  std::atomic<int> answered_hellos{1000};  // those after them break off
   GenericServer server;
   PeerLinkConfig config;  // of server 0
 };
@@ -423,6 +430,30 @@ TEST(PeerHeartbeatTest, AskNowSaysHelloOnceInTheDelayBetweenAttempts) {
   clock.Advance(kPeerRetryDelay);
   heartbeat.AskNow(1);
   EXPECT_TRUE(answered(4));
+  caller.Stop();
+}
+
+// A peer at its bound of memory lives: its silence is judged by the interval, not by the calls that
+// it breaks off.
+TEST(PeerHeartbeatTest, APeerThatBreaksHellosOffForMemoryStaysReachable) {
+  HelloCounter peer;
+  peer.answered_hellos = 1;
+  FakeClock clock;
+  PeerCaller caller(peer.config, nullptr);
+  PeerHeartbeat heartbeat(peer.config, &caller, &clock, [](auto, auto) { return true; });
+  std::atomic<int> lost{0};
+  heartbeat.Start([&](uint32_t, const std::string&) { ++lost; });
+  const auto end = std::chrono::steady_clock::now() + kTestDeadline;
+  const auto pending = [&] { return std::chrono::steady_clock::now() < end; };
+  while (!heartbeat.Peers()[0].reachable && pending()) std::this_thread::yield();
+  // The fifth is sent by a thread that has heard of the third, so of two that broke in turn.
+  while (peer.hellos < 5 && pending()) {
+    clock.Advance(kPeerRetryDelay);
+    heartbeat.AskNow(1);
+  }
+  EXPECT_GE(peer.hellos, 5);
+  EXPECT_EQ(lost, 0);
+  EXPECT_TRUE(heartbeat.Peers()[0].reachable);
   caller.Stop();
 }
 
