@@ -50,8 +50,8 @@ class Faults : public ClientFaultSink {
 }  // namespace
 
 HandshakeFailures& Handshakes() {
-  // Threads of gRPC may log while the process ends.
-  static auto* const failures = new HandshakeFailures(RealClock::Get());
+  // Threads of gRPC may log while the process ends, when RealClock::Get() is gone already.
+  static auto* const failures = new HandshakeFailures(new RealClock());
   return *failures;
 }
 

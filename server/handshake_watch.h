@@ -12,8 +12,9 @@ namespace ballast::server {
 HandshakeFailures& Handshakes();
 
 // Counts failed handshakes from now on. Takes gRPC's log over: its lines of at least `verbosity`,
-// as GRPC_VERBOSITY has it ("DEBUG", "INFO" or "ERROR", in any case), go to stderr as before,
-// others nowhere. Any other text, null included: none.
+// as GRPC_VERBOSITY has it ("DEBUG", "INFO" or "ERROR", in any case), go to stderr with severity,
+// file and line, but without the time and the thread that gRPC itself writes; others go nowhere.
+// Any other text, null included: none.
 void WatchHandshakes(const char* verbosity);
 
 }  // namespace ballast::server
