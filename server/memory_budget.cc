@@ -10,10 +10,12 @@
 namespace ballast::server {
 namespace {
 
-// What gRPC may have where nothing is left beside the jobs: so many bytes, and so many times what
-// one trainer may have on the way.
+// What gRPC may have where nothing is left beside the jobs: so many bytes, so many times what one
+// trainer may have on the way, so many times the largest message, so much for each connection.
 constexpr uint64_t kRpcBytesLeast = 1ull << 30;
 constexpr uint64_t kRpcCreditsLeast = 64;
+constexpr uint64_t kRpcMessagesLeast = 4;
+constexpr uint64_t kRpcConnectionBytes = 32 << 10;
 constexpr char kGroups[] = "/sys/fs/cgroup";
 
 // The number that stands behind `wanted` in a file of names and numbers; 0 when there is none.
@@ -60,6 +62,15 @@ void Limit(const std::string& path, MachineMemory* memory) {
   memory->available_bytes = std::min(memory->available_bytes, limit - std::min(limit, used));
 }
 
+uint64_t RpcFloor(const config::v1::ServerConfig& config) {
+  const auto& limits = config.limits();
+  const uint64_t message =
+      static_cast<uint64_t>(std::max(limits.max_control_message_bytes(), limits.max_frame_bytes()));
+  const uint64_t credit = static_cast<uint64_t>(config.rounds().credit_bytes());
+  return std::max({kRpcBytesLeast, kRpcCreditsLeast * credit, kRpcMessagesLeast * message,
+                   kRpcConnectionBytes * limits.max_connections()});
+}
+
 }  // namespace
 
 MachineMemory ReadMachineMemory(const std::string& root) {
@@ -81,11 +92,10 @@ MemoryBudgets BudgetsOf(const config::v1::ServerConfig& config, const MachineMem
   budgets.all_bytes = Or(storage.memory_budget(), memory.available_bytes / 5 * 4 >> 20 << 20);
   budgets.state_bytes = Or(storage.dram_budget(), budgets.all_bytes);
   budgets.machine_bytes = memory.total_bytes;
-  const uint64_t left =
-      memory.available_bytes - std::min(memory.available_bytes, budgets.all_bytes);
-  const uint64_t credits = kRpcCreditsLeast * static_cast<uint64_t>(config.rounds().credit_bytes());
-  const uint64_t rpc = std::max({left, kRpcBytesLeast, credits});
-  budgets.rpc_bytes = Or(config.limits().max_rpc_memory_bytes(), rpc);
+  const uint64_t others =
+      budgets.all_bytes + static_cast<uint64_t>(config.limits().max_parse_bytes());
+  const uint64_t left = memory.available_bytes - std::min(memory.available_bytes, others);
+  budgets.rpc_bytes = Or(config.limits().max_rpc_memory_bytes(), std::max(left, RpcFloor(config)));
   return budgets;
 }
 

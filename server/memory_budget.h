@@ -30,8 +30,9 @@ struct MemoryBudgets {
 };
 
 // storage.memory_budget, else 80 % of what is available, in whole MiB; storage.dram_budget, else
-// all of it; limits.max_rpc_memory_bytes, else what the first leaves of what is available, at
-// least 1 GiB and what 64 trainers may have on the way.
+// all of it; limits.max_rpc_memory_bytes, else what the first and limits.max_parse_bytes leave of
+// what is available, at least the largest of 1 GiB, what 64 trainers may have on the way, 4 times
+// the largest message, and 32 KiB for each of limits.max_connections.
 MemoryBudgets BudgetsOf(const config::v1::ServerConfig& config, const MachineMemory& memory);
 
 }  // namespace ballast::server

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <map>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
@@ -194,14 +196,22 @@ class Checker {
     }
   }
 
-  // What one trainer pushes without a pause must fit, or each of its rounds breaks.
+  // What one trainer pushes without a pause must fit, or each of its rounds breaks; so must the
+  // largest message, or it never becomes whole. BudgetsOf keeps the same for the default.
   void CheckRpcMemory() {
     const int64_t memory = config_.limits().max_rpc_memory_bytes();
-    const int64_t credit = config_.rounds().credit_bytes();
-    if (memory == 0 || memory / 4 >= credit) return;
+    if (memory == 0) return;
+    const std::pair<int64_t, const char*> parts[] = {
+        {config_.rounds().credit_bytes(), "rounds.credit_bytes"},
+        {config_.limits().max_control_message_bytes(), "limits.max_control_message_bytes"},
+        {config_.limits().max_frame_bytes(), "limits.max_frame_bytes"}};
+    const auto& [bytes, name] = *std::max_element(
+        std::begin(parts), std::end(parts),
+        [](const auto& one, const auto& other) { return one.first < other.first; });
+    if (memory / 4 >= bytes) return;
     Add("limits.max_rpc_memory_bytes",
-        absl::StrCat(FormatBytes(memory), " is below four times rounds.credit_bytes ",
-                     FormatBytes(credit), "; raise the first or lower the second"));
+        absl::StrCat(FormatBytes(memory), " is below four times ", name, " ", FormatBytes(bytes),
+                     "; raise the first or lower the second"));
   }
 
   void CheckAio() {

@@ -247,6 +247,12 @@ TEST(Load, RulesBetweenTwoNumbersSayWhichToRaiseOrLower) {
       {"limits: {max_rpc_memory_bytes: 63MiB}\n",
        "server.yaml:1:32: limits.max_rpc_memory_bytes: 63MiB is below four times "
        "rounds.credit_bytes 16MiB; raise the first or lower the second"},
+      {"limits: {max_rpc_memory_bytes: 1023MiB, max_control_message_bytes: 256MiB}\n",
+       "server.yaml:1:32: limits.max_rpc_memory_bytes: 1023MiB is below four times "
+       "limits.max_control_message_bytes 256MiB; raise the first or lower the second"},
+      {"limits: {max_rpc_memory_bytes: 127MiB, max_frame_bytes: 32MiB}\n",
+       "server.yaml:1:32: limits.max_rpc_memory_bytes: 127MiB is below four times "
+       "limits.max_frame_bytes 32MiB; raise the first or lower the second"},
       {"timing: {report_after: 100ms}\n",
        "server.yaml:1:24: timing.report_after: 100ms must be above timing.heartbeat_interval "
        "500ms; raise the first or lower the second"},

@@ -94,10 +94,11 @@ TEST_F(MemoryBudgetTest, TheDefaultIsFourFifthsInWholeMebibytes) {
   EXPECT_EQ(BudgetsOf(config, memory).machine_bytes, 100 * kMiB);
 }
 
-TEST_F(MemoryBudgetTest, GrpcHasWhatTheJobsLeaveButNoLessThanAGibibyte) {
+TEST_F(MemoryBudgetTest, GrpcHasWhatJobsAndParsingLeaveButNoLessThanAGibibyte) {
   constexpr uint64_t kGiB = 1024 * kMiB;
   config::v1::ServerConfig config;
-  EXPECT_EQ(BudgetsOf(config, {100 * kGiB, 40 * kGiB}).rpc_bytes, 8 * kGiB);
+  EXPECT_EQ(BudgetsOf(config, {100 * kGiB, 40 * kGiB}).rpc_bytes, 8 * kGiB - 512 * kMiB)
+      << "requests that are being parsed have their part";
   EXPECT_EQ(BudgetsOf(config, {100 * kGiB, 3 * kGiB}).rpc_bytes, kGiB);
   EXPECT_EQ(BudgetsOf(config, {}).rpc_bytes, kGiB) << "the kernel does not tell";
   config.mutable_storage()->set_memory_budget(50 * kGiB);
@@ -106,6 +107,17 @@ TEST_F(MemoryBudgetTest, GrpcHasWhatTheJobsLeaveButNoLessThanAGibibyte) {
   EXPECT_EQ(BudgetsOf(config, {100 * kGiB, 40 * kGiB}).rpc_bytes, 6400 * kMiB);
   config.mutable_limits()->set_max_rpc_memory_bytes(300 * kMiB);
   EXPECT_EQ(BudgetsOf(config, {100 * kGiB, 40 * kGiB}).rpc_bytes, 300 * kMiB);
+}
+
+TEST_F(MemoryBudgetTest, GrpcHasRoomForTheLargestMessageAndForAllConnections) {
+  config::v1::ServerConfig config;
+  auto* const limits = config.mutable_limits();
+  limits->set_max_control_message_bytes(300 * kMiB);
+  EXPECT_EQ(BudgetsOf(config, {}).rpc_bytes, 1200 * kMiB);
+  limits->set_max_frame_bytes(400 * kMiB);
+  EXPECT_EQ(BudgetsOf(config, {}).rpc_bytes, 1600 * kMiB);
+  limits->set_max_connections(64 << 10);
+  EXPECT_EQ(BudgetsOf(config, {}).rpc_bytes, 2048 * kMiB);
 }
 
 TEST_F(MemoryBudgetTest, ThisMachineSaysHowMuchItHas) {
