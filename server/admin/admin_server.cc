@@ -148,14 +148,14 @@ int AdminServer::HandleRequest(mg_connection* connection, void* self) {
   }
   const std::string header = absl::StrCat(
       "HTTP/1.1 ", reply.code, " ", mg_get_response_code_text(connection, reply.code),
-      "\r\nContent-Type: ", reply.content_type, "\r\nContent-Length: ", reply.body.size(),
+      "\r\nContent-Type: ", reply.content_type, "\r\nContent-Length: ", reply.text().size(),
       "\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nVary: Accept",
       // Names and error texts of others are escaped; this holds even where one slips through.
       "\r\nContent-Security-Policy: default-src 'none'; style-src 'unsafe-inline'",
       reply.code == 405 ? "\r\nAllow: GET, HEAD" : "",
       reply.code == 401 ? "\r\nWWW-Authenticate: Bearer" : "", "\r\nConnection: close\r\n\r\n");
   mg_write(connection, header.data(), header.size());
-  if (method != "HEAD") mg_write(connection, reply.body.data(), reply.body.size());
+  if (method != "HEAD") mg_write(connection, reply.text().data(), reply.text().size());
   return reply.code;
 }
 
@@ -186,7 +186,7 @@ AdminServer::Reply AdminServer::Answer(const std::string& path, Form form) const
   if (path == "/healthz") return Probe(pages_.alive, "not alive");
   if (path == "/readyz") return Probe(pages_.ready, "not ready");
   if (path == "/metrics" && scraper_ != nullptr) {
-    return {200, kExpositionContentType, scraper_->Page()};
+    return {200, kExpositionContentType, "", scraper_->Page()};
   }
   if (path == "/statusz" && form == Form::kHtml && pages_.status_html) {
     return {200, kHtml, pages_.status_html()};

@@ -72,6 +72,8 @@ class AdminServer {
     int code;
     const char* content_type;
     std::string body;
+    std::shared_ptr<const std::string> shared = nullptr;  // The body where several share it.
+    const std::string& text() const { return shared == nullptr ? body : *shared; }
   };
 
   AdminServer(std::string host, std::string token, AdminPages pages)

@@ -3,27 +3,39 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "common/base/sync.h"
 #include "server/admin/exposition.h"
 
 namespace ballast {
 
-std::string Scraper::Page() {
-  Mutex mu;
-  CondVar made;
-  bool done = false;
-  std::string page;
-  const bool posted = thread_.Post([&] {
-    std::string text = RenderMetrics(*registry_);
-    MutexLock lock(&mu);
-    page = std::move(text);
-    done = true;
-    made.NotifyAll();
-  });
-  BALLAST_CHECK(posted);  // The thread ends with this object.
-  MutexLock lock(&mu);
-  while (!done) made.Wait(&mu);
-  return page;
+std::shared_ptr<const std::string> Scraper::Page() {
+  MutexLock lock(&mu_);
+  if (next_ == nullptr) {
+    next_ = std::make_shared<Order>();
+    const bool posted = thread_.Post([this] { Make(); });
+    BALLAST_CHECK(posted);  // The thread ends with this object.
+  }
+  const std::shared_ptr<Order> order = next_;
+  ++waiting_;
+  while (order->page == nullptr) made_.Wait(&mu_);
+  --waiting_;
+  return order->page;
+}
+
+int Scraper::waiting() {
+  MutexLock lock(&mu_);
+  return waiting_;
+}
+
+void Scraper::Make() {
+  std::shared_ptr<Order> order;
+  {
+    MutexLock lock(&mu_);
+    order = std::exchange(next_, nullptr);
+  }
+  auto page = std::make_shared<const std::string>(RenderMetrics(*registry_));
+  MutexLock lock(&mu_);
+  order->page = std::move(page);
+  made_.NotifyAll();
 }
 
 }  // namespace ballast

@@ -4,8 +4,11 @@
 // Comes from: AdminServer. Goes to: RenderMetrics. Thread safety: thread-safe.
 #pragma once
 
+#include <memory>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
+#include "common/base/sync.h"
 #include "common/base/thread_executor.h"
 #include "common/metrics/registry.h"
 
@@ -16,13 +19,26 @@ class Scraper {
   // `registry` outlives it.
   explicit Scraper(const MetricRegistry* registry) : registry_(registry) {}
 
-  // The page as it is now; waits for pages that others asked for before. No call is under way when
-  // the Scraper ends.
-  std::string Page();
+  // A page that is begun after this call. The calls that come while a page is made get the next
+  // one together, so each waits for two pages at most. No call is under way when the Scraper ends.
+  std::shared_ptr<const std::string> Page();
+  // How many calls of Page wait for theirs.
+  int waiting();
 
  private:
+  // Empty until it is made. The calls that wait for it and then use it own it.
+  struct Order {
+    std::shared_ptr<const std::string> page;
+  };
+
+  void Make();
+
   const MetricRegistry* const registry_;
-  ThreadExecutor thread_{"admin-scraper", 1};
+  Mutex mu_;
+  CondVar made_;
+  std::shared_ptr<Order> next_ ABSL_GUARDED_BY(mu_);  // Not begun; null while no call waits for it.
+  int waiting_ ABSL_GUARDED_BY(mu_) = 0;
+  ThreadExecutor thread_{"admin-scraper", 1};  // Last: its tasks use the others.
 };
 
 }  // namespace ballast
