@@ -6,6 +6,7 @@ it (RFC 9113): no header is compressed, and answers are looked at only for their
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 
@@ -48,6 +49,7 @@ class Http2:
         self._window = {0: 65535}
         self._initial = 65535
         self._ended: set[int] = set()
+        self._data_bytes = 0
         self._socket.sendall(PREFACE + frame(SETTINGS, 0, 0))
 
     def close(self) -> None:
@@ -66,10 +68,15 @@ class Http2:
         while stream not in self._ended:
             self.read()
 
-    def send_part(self, method: str, whole_bytes: int, part_bytes: int) -> None:
-        """Begins a request of `whole_bytes`, and stops after `part_bytes` or when the call ends."""
+    def send_part(self, method: str, whole_bytes: int, part_bytes: int) -> int:
+        """Begins a request of `whole_bytes`, and stops after `part_bytes`, when the call ends, when
+        the server closes the connection, or when it gives no room within the socket's timeout. How
+        many bytes went out before, in whole frames."""
         part = b"\0" + struct.pack(">I", whole_bytes) + bytes(part_bytes)
-        self._send(self.begin(method), part, 0)
+        before = self._data_bytes
+        with contextlib.suppress(OSError):
+            self._send(self.begin(method), part, 0)
+        return self._data_bytes - before
 
     def _send(self, stream: int, message: bytes, last_flags: int) -> None:
         body = memoryview(message)
@@ -84,6 +91,7 @@ class Http2:
                 self._window[key] -= len(part)
             flags = last_flags if len(body) == 0 else 0
             self._socket.sendall(frame(DATA, flags, stream, bytes(part)))
+            self._data_bytes += len(part)
 
     def call_and_hang_up(self, method: str) -> None:
         """Begins a call and breaks it off, in one write. The server may have seen it or not."""

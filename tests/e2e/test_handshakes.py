@@ -70,6 +70,11 @@ def strangers(folders: dict[str, Path]) -> dict[str, Callable[[socket.socket], N
     return acts | {"left": lambda s: s.sendall(HALF_A_HELLO)}
 
 
+def lines(log: str, cause: str) -> int:
+    return sum("TLS handshakes failed" in line and f'cause="{cause}"' in line
+               for line in log.splitlines())
+
+
 def tls_flags(live: Path) -> list[str]:
     files = {"ca": "ca.pem", "certificate": "server-0.pem", "key": "server-0.key"}
     flags = ["--set", "security.mode=tls"]
@@ -91,9 +96,13 @@ def test_a_failed_handshake_is_counted_by_its_cause(ballastd, tmp_path, folders)
                 with server.connect() as stranger:
                     act(stranger)
             wait_for(lambda c=cause: failed(c) >= EACH, f"{EACH} of {cause}")
-        expected = dict.fromkeys(acts, EACH) | {"slow": 0, "bad_certificate": 0, "other": 0}
+        # Not "slow": one of the server's own probes may be that, on a loaded machine.
+        expected = dict.fromkeys(acts, EACH) | {"bad_certificate": 0, "other": 0}
         assert {cause: failed(cause) for cause in expected} == expected
-        assert server.log.count("TLS handshakes failed") == len(acts)
+        # The line comes after the counter, and again after a minute with more of its cause.
+        for cause in acts:
+            wait_for(lambda c=cause: lines(server.log, c) > 0, f"the line of {cause}")
+            assert lines(server.log, cause) < EACH
         shows = ["--tls-ca", live / "ca.pem", "--tls-cert", live / "admin.pem"]
         shows += ["--tls-key", live / "admin.key"]
         assert server.ctl("status", *map(str, shows)).returncode == 0

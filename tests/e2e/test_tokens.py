@@ -182,5 +182,7 @@ def test_a_handshake_that_stalls_is_closed_and_counted(ballastd, files, tmp_path
             assert stranger.recv(4096) == b""
         assert server.page("healthz")[0] == 200
         series = 'ballast_handshake_failures_total{cause="slow"}'
-        wait_for(lambda: server.metric(series) == 1, "a handshake that took too long")
-        assert server.log.count("TLS handshakes failed") == 1
+        # One of the server's own probes may be as slow, on a loaded machine.
+        wait_for(lambda: server.metric(series) >= 1, "a handshake that took too long")
+        line = "TLS handshakes failed"  # comes after the counter, then once a minute
+        wait_for(lambda: server.log.count(line) >= 1, "its line in the log")
