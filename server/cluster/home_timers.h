@@ -25,7 +25,7 @@ class HomeTimers {
     home::Due due;
   };
 
-  // `clock` and `host` outlive it, and it outlives the wake-ups that it asks the host for.
+  // `clock` and `host` outlive it. It must live until the host has run or dropped its wake-ups.
   HomeTimers(const Clock* clock, HomeHost* host, Feed feed)
       : clock_(clock), host_(host), feed_(std::move(feed)) {}
 
