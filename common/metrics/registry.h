@@ -100,8 +100,8 @@ class MetricRegistry {
   void Add(absl::string_view family, MetricLabels labels, std::shared_ptr<const Gauge> series);
   void Add(absl::string_view family, MetricLabels labels, std::shared_ptr<const Histogram> series);
   // A counter or gauge read by calling `read` at each scrape, from the scraping thread. No lock is
-  // held then; a read may outlast the series' removal. `read` asks no disk or peer: the threads
-  // that scrape also answer /healthz.
+  // held then; a read may outlast the series' removal. `read` asks no disk or peer: threads that
+  // also answer /healthz wait for the page.
   void AddCallback(absl::string_view family, MetricLabels labels, std::function<double()> read);
 
   // Removes every series, of any family, that carries all of these labels. Handles stay usable;
