@@ -24,6 +24,7 @@ class CrashingServer {
     for (uint32_t e = 0; e < extents_; ++e) extent_bytes_.push_back(Draw(5 * kPageBytes));
     options_ = SmallLog(/*segment_pages=*/8 + Draw(20), /*segments=*/5 + Draw(3));
     options_.open_threads = static_cast<int>(1 + Draw(3));  // The result is the same.
+    options_.secret = DrawSecret(&random_);
     EXPECT_TRUE(disk_.MakeDirectory(kLogDirectory).ok());
     EXPECT_TRUE(disk_.SyncDirectory(".").ok());
     Adopt(GradientLog::Create(&disk_, kLogDirectory, options_));
@@ -58,9 +59,11 @@ class CrashingServer {
     if (Draw(4) == 0) {
       // Opening is interrupted, too.
       disk_.Fail(Draw(2) == 0 ? Operation::kSync : Operation::kWrite, 1, EIO);
+      options_.secret = DrawSecret(&random_);
       GradientLog::Open(&disk_, kLogDirectory, options_).status().IgnoreError();
       disk_.Crash([this] { return random_(); });
     }
+    options_.secret = DrawSecret(&random_);
     Adopt(GradientLog::Open(&disk_, kLogDirectory, options_));
     if (log_ == nullptr) return;
     const size_t found = FindEnd();
@@ -71,6 +74,7 @@ class CrashingServer {
     flushed_ = found;
     log_->TrimTo(trimmed_);
     CheckPayloads();
+    CheckSecrets();
     begin_again_ = Draw(2) == 0;
   }
 
@@ -85,6 +89,9 @@ class CrashingServer {
 
   bool working() const { return log_ != nullptr && !full_; }
   size_t dropped() const { return dropped_; }
+  // Restarts that continued a segment without a secret, and logs with segments of both kinds.
+  size_t plain_tails() const { return plain_tails_; }
+  size_t mixed() const { return mixed_; }
   uint64_t rounds() const { return records_.empty() ? 0 : records_.back().round(); }
 
  private:
@@ -117,6 +124,26 @@ class CrashingServer {
             << "round " << round << " extent " << number;
       }
     }
+  }
+
+  // Segments without a secret are in front; all others have the same one.
+  void CheckSecrets() {
+    std::map<uint64_t, uint64_t> secrets;  // by sequence
+    for (uint32_t i = 0; i < options_.segments; ++i) {
+      const std::string path = absl::StrCat(kLogDirectory, "/", SegmentName(i));
+      const auto file = ReadWholeFile(&disk_, path, options_.segment_bytes);
+      ASSERT_TRUE(file.ok()) << file.status();
+      const auto header = DecodeSegmentPage(file->data());
+      if (header.ok()) secrets[header->sequence] = header->secret;
+    }
+    const uint64_t oldest = secrets.begin()->second, newest = secrets.rbegin()->second;
+    bool known = false;
+    for (const auto& [sequence, secret] : secrets) {
+      known = known || secret != 0;
+      ASSERT_EQ(secret, known ? newest : 0) << "segment " << sequence;
+    }
+    plain_tails_ += newest == 0 ? 1 : 0;
+    mixed_ += oldest != newest ? 1 : 0;
   }
 
   // What a server would log next. After a restart it may begin the open round again in a newer
@@ -158,12 +185,14 @@ class CrashingServer {
   uint32_t epoch_ = 1;
   uint64_t attempt_ = 0;
   size_t dropped_ = 0;
+  size_t plain_tails_ = 0;
+  size_t mixed_ = 0;
   bool begin_again_ = false;
   bool full_ = false;
 };
 
 TEST(LogCrash, WhatWasFlushedIsThereAndNothingElseAppears) {
-  size_t dropped = 0, restarts = 0, full = 0;
+  size_t dropped = 0, restarts = 0, full = 0, plain_tails = 0, mixed = 0;
   uint64_t rounds = 0;
   for (uint64_t seed = 1; seed <= 600; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
@@ -177,6 +206,8 @@ TEST(LogCrash, WhatWasFlushedIsThereAndNothingElseAppears) {
       if (::testing::Test::HasFatalFailure()) return;
     }
     dropped += server.dropped();
+    plain_tails += server.plain_tails();
+    mixed += server.mixed();
     rounds += server.rounds();
     full += server.working() ? 0 : 1;
   }
@@ -185,23 +216,116 @@ TEST(LogCrash, WhatWasFlushedIsThereAndNothingElseAppears) {
   EXPECT_GT(dropped, 2000u);
   EXPECT_GT(rounds, 4000u);
   EXPECT_LT(full, 100u);
+  EXPECT_GT(plain_tails, 500u);
+  EXPECT_GT(mixed, 200u);
 }
 
-class LogTailTest : public ::testing::Test {
+// Keeps a write's first sector (512 bytes) and loses the others, or the other way round.
+MemoryDisk::Random Tear(bool keep_first) {
+  return [keep_first, draws = 0]() mutable -> uint64_t {
+    if (draws++ == 0) return 2;  // MemoryDisk tears the write.
+    return (draws == 2) == keep_first ? 0 : 1;
+  };
+}
+
+// A log without a secret, of whole segments that hold a round each.
+class OldLog {
+ public:
+  explicit OldLog(uint64_t rounds) : rounds_(rounds) {
+    EXPECT_TRUE(disk_.MakeDirectory(kLogDirectory).ok());
+    EXPECT_TRUE(disk_.SyncDirectory(".").ok());
+    log_ = *GradientLog::Create(&disk_, kLogDirectory, options_);
+    for (uint64_t round = 1; round <= rounds; ++round) {
+      log_->TrimTo(round);
+      Take({.extent = MakeExtent(round, 0, 4 * kPageBytes)});
+      Take({.prepared = MakePrepared(round, {0})});
+    }
+    EXPECT_TRUE(log_->Sync().ok());
+  }
+
+  // A program with this secret starts and finds everything.
+  void Open(uint64_t secret) {
+    options_.secret = secret;
+    auto log = GradientLog::Open(&disk_, kLogDirectory, options_);
+    ASSERT_TRUE(log.ok()) << log.status();
+    log_ = *std::move(log);
+    log_->TrimTo(rounds_);
+    ASSERT_EQ(Describe(log_->rounds(), rounds_),
+              Describe(Model(records_, records_.size()), rounds_));
+  }
+  // Power is lost while the header of the next segment is written.
+  void TearNextHeader(bool keep_first) {
+    disk_.FailNext(Operation::kSync, next_path_, EIO);
+    ASSERT_FALSE(Append(log_.get(), next_).ok());
+    ASSERT_TRUE(NextHeader().ok());
+    disk_.Crash(Tear(keep_first));
+    ASSERT_FALSE(NextHeader().ok());
+  }
+  void AddRound() {
+    Take(next_);
+    ASSERT_TRUE(log_->Sync().ok());
+    disk_.Crash(kLoseAll);
+  }
+  absl::StatusOr<SegmentHeader> NextHeader() {
+    return DecodeSegmentPage(ReadWholeFile(&disk_, next_path_, options_.segment_bytes)->data());
+  }
+
+ private:
+  void Take(const TestRecord& record) {
+    ASSERT_TRUE(Append(log_.get(), record).ok());
+    records_.push_back(record);
+  }
+
+  const uint64_t rounds_;
+  const TestRecord next_{.extent = MakeExtent(rounds_ + 1, 0, 4 * kPageBytes)};
+  const std::string next_path_ = absl::StrCat(kLogDirectory, "/", SegmentName(rounds_ % 3));
+  MemoryDisk disk_;
+  LogOptions options_ = [] {
+    LogOptions options = SmallLog(/*segment_pages=*/8, /*segments=*/3);
+    options.secret = 0;
+    return options;
+  }();
+  std::unique_ptr<GradientLog> log_;
+  std::vector<TestRecord> records_;
+};
+
+// Over zeros in the first lap, else over the header of an older segment.
+TEST(LogCrash, ATornFirstHeaderWithASecretLeavesALogWithoutOne) {
+  for (const uint64_t rounds : {1, 2, 4, 5}) {
+    for (const bool keep_first : {true, false}) {
+      SCOPED_TRACE(absl::StrCat(rounds, " rounds, first sector kept: ", keep_first));
+      OldLog log(rounds);
+      log.Open(101);
+      log.TearNextHeader(keep_first);
+      log.Open(202);
+      log.AddRound();
+      log.Open(303);
+      ASSERT_FALSE(HasFailure());
+      EXPECT_EQ(log.NextHeader()->secret, 202u);
+    }
+  }
+}
+
+class LogTailTest : public ::testing::TestWithParam<LogForm> {
  protected:
   LogTailTest() {
     EXPECT_TRUE(disk_.MakeDirectory(kLogDirectory).ok());
     EXPECT_TRUE(disk_.SyncDirectory(".").ok());
   }
   std::unique_ptr<GradientLog> Create() {
-    auto log = GradientLog::Create(&disk_, kLogDirectory, SmallLog(32, 3));
+    auto log = GradientLog::Create(&disk_, kLogDirectory, Options(GetParam().made));
     EXPECT_TRUE(log.ok()) << log.status();
     return *std::move(log);
   }
   std::unique_ptr<GradientLog> Open() {
-    auto log = GradientLog::Open(&disk_, kLogDirectory, SmallLog(32, 3));
+    auto log = GradientLog::Open(&disk_, kLogDirectory, Options(GetParam().opened));
     EXPECT_TRUE(log.ok()) << log.status();
     return log.ok() ? *std::move(log) : nullptr;
+  }
+  static LogOptions Options(uint64_t secret) {
+    LogOptions options = SmallLog(/*segment_pages=*/32, /*segments=*/3);
+    options.secret = secret;
+    return options;
   }
   absl::Status Extent(GradientLog* log, uint32_t extent) {
     const TestExtent made = MakeExtent(1, extent, 100);
@@ -211,9 +335,11 @@ class LogTailTest : public ::testing::Test {
   MemoryDisk disk_;
 };
 
+INSTANTIATE_TEST_SUITE_P(Forms, LogTailTest, ::testing::ValuesIn(kLogForms), NameOfForm);
+
 // The dropped records are whole and stand where the chain would look for them, since the same
 // record is written again in front of them.
-TEST_F(LogTailTest, DroppedRecordsStayDroppedWhenTheMissingOneIsWrittenAgain) {
+TEST_P(LogTailTest, DroppedRecordsStayDroppedWhenTheMissingOneIsWrittenAgain) {
   auto log = Create();
   disk_.LoseNextWrite();
   for (const uint32_t extent : {0, 1, 2}) ASSERT_TRUE(Extent(log.get(), extent).ok());
@@ -230,7 +356,7 @@ TEST_F(LogTailTest, DroppedRecordsStayDroppedWhenTheMissingOneIsWrittenAgain) {
 
 // Opening said that the round was not prepared; the body that was missing then arrives later, in
 // the place of the old one, without the header that goes with it.
-TEST_F(LogTailTest, DroppedRecordsStayDroppedWhenTheirMissingBodyArrivesLater) {
+TEST_P(LogTailTest, DroppedRecordsStayDroppedWhenTheirMissingBodyArrivesLater) {
   auto log = Create();
   const TestExtent first = MakeExtent(1, 0, 100);
   ASSERT_TRUE(log->AppendExtent(first.at, first.data.data(), nullptr).ok());
@@ -248,7 +374,7 @@ TEST_F(LogTailTest, DroppedRecordsStayDroppedWhenTheirMissingBodyArrivesLater) {
   EXPECT_TRUE(log->rounds().empty());
 }
 
-TEST_F(LogTailTest, WhatOpeningFoundIsFlushedBeforeItIsAnswered) {
+TEST_P(LogTailTest, WhatOpeningFoundIsFlushedBeforeItIsAnswered) {
   auto log = Create();
   ASSERT_TRUE(Extent(log.get(), 0).ok());
   ASSERT_TRUE(log->AppendPrepared(MakePrepared(1, {0})).ok());
@@ -260,7 +386,7 @@ TEST_F(LogTailTest, WhatOpeningFoundIsFlushedBeforeItIsAnswered) {
   EXPECT_TRUE(log->rounds().at(1).prepared.has_value());
 }
 
-TEST_F(LogTailTest, AVoteCountsOnlyWithAllItsExtents) {
+TEST_P(LogTailTest, AVoteCountsOnlyWithAllItsExtents) {
   for (const uint32_t lost : {0, 1, 2}) {
     ASSERT_TRUE(disk_.RemoveAll(kLogDirectory).ok());
     ASSERT_TRUE(disk_.MakeDirectory(kLogDirectory).ok());
@@ -282,7 +408,7 @@ TEST_F(LogTailTest, AVoteCountsOnlyWithAllItsExtents) {
 
 // After a failed flush the kernel may give back bytes that the disk does not have, and no later
 // flush writes them: whoever builds on them must write them again.
-TEST_F(LogTailTest, WhatAFailedFlushLeftBehindIsWrittenAgainByOpening) {
+TEST_P(LogTailTest, WhatAFailedFlushLeftBehindIsWrittenAgainByOpening) {
   auto log = Create();
   ASSERT_TRUE(Extent(log.get(), 0).ok());
   disk_.Fail(Operation::kSync, 1, EIO);

@@ -16,18 +16,24 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Three rounds of two extents in the first lap of the ring.
-class LogDamageTest : public ::testing::Test {
+// Three rounds of two extents in the first lap of the ring, each in a segment of its own. A log
+// that gets a secret later gets it with the last one, unless writes are lost.
+class LogDamageTest : public ::testing::TestWithParam<LogForm> {
  protected:
-  LogDamageTest() : options_(SmallLog(/*segment_pages=*/10, /*segments=*/4)) { Write(); }
+  LogDamageTest() : options_(Options(GetParam().opened)) { Write(); }
 
   void Write() {
     disk_ = std::make_unique<MemoryDisk>();
     records_.clear();
     ASSERT_TRUE(disk_->MakeDirectory(kLogDirectory).ok());
-    auto log = GradientLog::Create(disk_.get(), kLogDirectory, options_);
+    auto log = GradientLog::Create(disk_.get(), kLogDirectory, Options(GetParam().made));
     ASSERT_TRUE(log.ok());
     for (uint64_t round = 1; round <= 3; ++round) {
+      if (round == 3 && lose_round_ == 0) {
+        log->reset();
+        log = Open();
+        ASSERT_TRUE(log.ok()) << log.status();
+      }
       for (const uint32_t extent : {0, 1}) {
         if (round == lose_round_ && extent == lose_extent_) disk_->LoseNextWrite();
         Take(log->get(), {.extent = MakeExtent(round, extent, extent == 0 ? 100 : 4500)});
@@ -37,9 +43,21 @@ class LogDamageTest : public ::testing::Test {
       if (round < 3) Take(log->get(), {.decision = MakeDecision(round)});
     }
   }
+  static LogOptions Options(uint64_t secret) {
+    LogOptions options = SmallLog(/*segment_pages=*/10, /*segments=*/4);
+    options.secret = secret;
+    return options;
+  }
   void Take(GradientLog* log, TestRecord record) {
     ASSERT_TRUE(Append(log, record).ok());
     records_.push_back(std::move(record));
+  }
+  // Every byte with a meaning of its own, and every seventh of what is only summed up. That the
+  // checksums see each single bit is for log_format_test and crc32c_test. Headers of both versions
+  // stand in the log that gets a secret later: of the others a sample is enough.
+  static uint64_t FlipsEvery(uint64_t in_page) {
+    if (GetParam().made != 0 || GetParam().opened == 0) return 31;
+    return in_page < 136 || in_page >= kPageBytes - 4 ? 1 : 7;
   }
   absl::StatusOr<std::unique_ptr<GradientLog>> Open() {
     return GradientLog::Open(disk_.get(), kLogDirectory, options_);
@@ -51,6 +69,8 @@ class LogDamageTest : public ::testing::Test {
   std::unique_ptr<MemoryDisk> disk_;
   std::vector<TestRecord> records_;
 };
+
+INSTANTIATE_TEST_SUITE_P(Forms, LogDamageTest, ::testing::ValuesIn(kLogForms), NameOfForm);
 
 // A copy of the disk's files.
 std::unique_ptr<MemoryDisk> Copy(MemoryDisk* disk) {
@@ -100,18 +120,16 @@ Outcome Try(MemoryDisk* disk, const LogOptions& options, const std::vector<TestR
   return outcome;
 }
 
-TEST_F(LogDamageTest, AFlipOfAnyByteNeverGivesAWrongAnswer) {
+TEST_P(LogDamageTest, AFlipOfAnyByteNeverGivesAWrongAnswer) {
   // The decision of round 2 says that all up to the PREPARED of round 2, record 7, was flushed. The
   // first extent of round 3 says the same; everything from the decision on may end early.
   const size_t promised = 7;
-  size_t refused = 0, payloads = 0, early = 0, harmless = 0;
+  size_t tried = 0, refused = 0, payloads = 0, early = 0, harmless = 0;
   std::mt19937_64 random(5);
   for (const std::string& path : disk_->Paths()) {
     for (uint64_t offset = 0; offset < options_.segment_bytes; ++offset) {
-      // Every byte with a meaning of its own, and every seventh of what is only summed up. That the
-      // checksums see each single bit is for log_format_test and crc32c_test.
-      const uint64_t in_page = offset % kPageBytes;
-      if (in_page >= 112 && in_page < kPageBytes - 4 && offset % 7 != 0) continue;
+      if (offset % FlipsEvery(offset % kPageBytes) != 0) continue;
+      ++tried;
       auto disk = Copy(disk_.get());
       ASSERT_TRUE(disk->FlipBit(path, offset, static_cast<int>(random() % 8)).ok());
       const Outcome outcome = Try(disk.get(), options_, records_);
@@ -130,13 +148,14 @@ TEST_F(LogDamageTest, AFlipOfAnyByteNeverGivesAWrongAnswer) {
       }
     }
   }
-  EXPECT_GT(refused, 1000u);
-  EXPECT_GT(payloads, 1000u);
-  EXPECT_GT(early, 500u);
-  EXPECT_GT(harmless, 1000u);
+  // All of it happens often.
+  EXPECT_GT(refused, tried / 30);
+  EXPECT_GT(payloads, tried / 30);
+  EXPECT_GT(early, tried / 60);
+  EXPECT_GT(harmless, tried / 30);
 }
 
-TEST_F(LogDamageTest, DamageInFrontOfWhatWasFlushedNamesFileOffsetRoundAndWitness) {
+TEST_P(LogDamageTest, DamageInFrontOfWhatWasFlushedNamesFileOffsetRoundAndWitness) {
   // The second record: extent 1 of round 1, behind the segment's header and a record of two pages.
   ASSERT_TRUE(disk_->FlipBit("job/log-000", 3 * kPageBytes + 40, 0).ok());
   const absl::Status status = Open().status();
@@ -146,7 +165,7 @@ TEST_F(LogDamageTest, DamageInFrontOfWhatWasFlushedNamesFileOffsetRoundAndWitnes
                     HasSubstr("record 2 is missing"), HasSubstr("had been flushed")));
 }
 
-TEST_F(LogDamageTest, ADamagedVoteThatWasFlushedIsDataLoss) {
+TEST_P(LogDamageTest, ADamagedVoteThatWasFlushedIsDataLoss) {
   // Record 3, PREPARED of round 1, at pages 6 and 7; its payload.
   ASSERT_TRUE(disk_->FlipBit("job/log-000", 7 * kPageBytes + 20, 0).ok());
   const absl::Status status = Open().status();
@@ -156,7 +175,7 @@ TEST_F(LogDamageTest, ADamagedVoteThatWasFlushedIsDataLoss) {
 }
 
 // Found by the fuzz target log: the decision was dropped, and the log was refused a start later.
-TEST_F(LogDamageTest, ASegmentWithoutRecordsSaysWhatWasFlushedInFrontOfIt) {
+TEST_P(LogDamageTest, ASegmentWithoutRecordsSaysWhatWasFlushedInFrontOfIt) {
   const std::string zeros(9 * kPageBytes, '\0');
   auto file = disk_->Open("job/log-002", {.mode = OpenMode::kWrite});
   ASSERT_TRUE((*file)->WriteAt(kPageBytes, {ConstBytes{zeros.data(), zeros.size()}}).ok());
@@ -166,7 +185,7 @@ TEST_F(LogDamageTest, ASegmentWithoutRecordsSaysWhatWasFlushedInFrontOfIt) {
   EXPECT_TRUE(Try(disk_.get(), options_, records_).refused);
 }
 
-TEST_F(LogDamageTest, AHeaderOfASegmentInUseIsMissed) {
+TEST_P(LogDamageTest, AHeaderOfASegmentInUseIsMissed) {
   for (const char* path : {"job/log-000", "job/log-001", "job/log-002"}) {
     auto disk = Copy(disk_.get());
     ASSERT_TRUE(disk->FlipBit(path, 40, 0).ok());
@@ -175,7 +194,7 @@ TEST_F(LogDamageTest, AHeaderOfASegmentInUseIsMissed) {
 }
 
 // The write is acknowledged and never happens; the flush behind it succeeds.
-TEST_F(LogDamageTest, ALostWriteThatWasFlushedIsDataLoss) {
+TEST_P(LogDamageTest, ALostWriteThatWasFlushedIsDataLoss) {
   for (lose_round_ = 1; lose_round_ <= 2; ++lose_round_) {
     for (lose_extent_ = 0; lose_extent_ < 2; ++lose_extent_) {
       Write();
@@ -193,7 +212,7 @@ TEST_F(LogDamageTest, ALostWriteThatWasFlushedIsDataLoss) {
   EXPECT_EQ(Try(disk_.get(), options_, records_).records, 9u);
 }
 
-TEST_F(LogDamageTest, AMisdirectedWriteIsNeverTakenForWhatBelongsThere) {
+TEST_P(LogDamageTest, AMisdirectedWriteIsNeverTakenForWhatBelongsThere) {
   for (uint64_t page = 1; page < 9; ++page) {
     auto disk = Copy(disk_.get());
     auto log = GradientLog::Open(disk.get(), kLogDirectory, options_);

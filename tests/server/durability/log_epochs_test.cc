@@ -19,9 +19,10 @@ constexpr size_t kExtentBytes = 5000;  // two pages, so three with the header
 // decision of the one before. What it saves as its epoch counts as durable at once.
 class RepeatingServer {
  public:
-  explicit RepeatingServer(uint64_t seed) : random_(seed) {
+  explicit RepeatingServer(uint64_t seed) : random_(seed), secrets_(seed) {
     EXPECT_TRUE(disk_.MakeDirectory(kLogDirectory).ok());
     EXPECT_TRUE(disk_.SyncDirectory(".").ok());
+    secret_ = DrawSecret(&secrets_);
     Take(GradientLog::Create(&disk_, kLogDirectory, Options()));
   }
 
@@ -70,6 +71,7 @@ class RepeatingServer {
   void Restart(const MemoryDisk::Random& random) {
     log_.reset();
     disk_.Crash(random);
+    secret_ = DrawSecret(&secrets_);
     Take(GradientLog::Open(&disk_, kLogDirectory, Options()));
     if (log_ == nullptr) return;
     // A decision that no flush covered may be lost; then its vote is there.
@@ -117,6 +119,7 @@ class RepeatingServer {
     LogOptions options = SmallLog(/*segment_pages=*/12, /*segments=*/5);
     options.epoch = epoch_;
     options.start_round = start_;
+    options.secret = secret_;
     return options;
   }
   LoggedRound Open() const {
@@ -135,10 +138,12 @@ class RepeatingServer {
   }
 
   std::mt19937_64 random_;
+  std::mt19937_64 secrets_;
   MemoryDisk disk_;
   std::unique_ptr<GradientLog> log_;
   uint32_t epoch_ = 1;
   uint64_t start_ = 1;
+  uint64_t secret_ = 0;
   uint64_t round_ = 1;
   uint64_t prepared_round_ = 0;
   uint64_t flushed_round_ = 1;  // this round's beginning survives

@@ -25,6 +25,26 @@ inline const MemoryDisk::Random kLoseAll = [] { return 1; };
 constexpr char kLogDirectory[] = "job";
 constexpr uint64_t kLogSecret = 0x1122334455667788;
 
+// Which secret a log is made with, and which one the programs have that open it. Without one a log
+// is of version 1; the next segment of a program that has one is of version 2.
+struct LogForm {
+  const char* name;
+  uint64_t made;
+  uint64_t opened;
+};
+constexpr LogForm kLogForms[] = {{"WithoutASecret", 0, 0},
+                                 {"WithASecretLater", 0, kLogSecret},
+                                 {"WithASecret", kLogSecret, kLogSecret + 1}};
+inline std::string NameOfForm(const ::testing::TestParamInfo<LogForm>& form) {
+  return form.param.name;
+}
+
+// The secret of a program that is started: of half of them, which are older, none.
+inline uint64_t DrawSecret(std::mt19937_64* random) {
+  const bool older = (*random)() % 2 == 0;
+  return older ? 0 : (*random)() | 1;
+}
+
 inline LogOptions SmallLog(uint64_t segment_pages = 8, uint32_t segments = 3) {
   return {.job = 77,
           .server = 2,
