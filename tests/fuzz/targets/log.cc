@@ -154,7 +154,9 @@ void Continue(MemoryDisk* disk, std::unique_ptr<GradientLog> log) {
 
 class Log : public FuzzTarget {
  public:
-  std::vector<std::string> Seeds() const override { return {Seed(1), Seed(2), Seed(5)}; }
+  std::vector<std::string> Seeds() const override {
+    return {Seed(1, 0), Seed(2, 0), Seed(5, 0), Seed(2, 2), Seed(5, 3)};
+  }
 
   void Run(absl::string_view input) const override {
     const std::vector<PageItem> items = ParseItems(input);
@@ -179,13 +181,25 @@ class Log : public FuzzTarget {
   }
 
  private:
-  // A log of so many rounds.
-  static std::string Seed(uint64_t rounds) {
+  static absl::StatusOr<std::unique_ptr<GradientLog>> Reopened(MemoryDisk* disk,
+                                                               std::unique_ptr<GradientLog> log) {
+    BALLAST_CHECK(log->Sync().ok());
+    log.reset();
+    auto again = Open(disk);
+    BALLAST_CHECK(again.ok());
+    return again;
+  }
+
+  // A log of so many rounds, the first of them by a program without secrets.
+  static std::string Seed(uint64_t rounds, uint64_t without_secret) {
     MemoryDisk disk;
     BALLAST_CHECK(disk.MakeDirectory(server::kLogDirectory).ok());
-    auto log = GradientLog::Create(&disk, server::kLogDirectory, Options());
+    server::LogOptions options = Options();
+    if (without_secret > 0) options.secret = 0;
+    auto log = GradientLog::Create(&disk, server::kLogDirectory, options);
     BALLAST_CHECK(log.ok());
     for (uint64_t round = 1; round <= rounds; ++round) {
+      if (without_secret > 0 && round == without_secret + 1) log = Reopened(&disk, *std::move(log));
       (*log)->TrimTo(round);
       const server::TestExtent extent = server::MakeExtent(round, 4, 30);
       BALLAST_CHECK((*log)->AppendExtent(extent.at, extent.data.data(), nullptr).ok());
