@@ -15,9 +15,10 @@ FuzzLoop::FuzzLoop(const FuzzTarget* target, const std::vector<std::string>& cor
   pool_.insert(pool_.end(), corpus.begin(), corpus.end());
 }
 
-void FuzzLoop::Replay(size_t longest) {
+void FuzzLoop::Replay(const Cuts& longest) {
   for (size_t i = 0; i < pool_.size(); ++i) {
-    const size_t cuts = i < seeds_ ? std::min(longest, pool_[i].size()) : 0;
+    const size_t most = i < seeds_ ? longest.of_seeds : longest.of_corpus;
+    const size_t cuts = std::min(most, pool_[i].size());
     for (size_t bytes = 0; bytes < cuts; ++bytes) RunOnce(pool_[i].substr(0, bytes));
     RunOnce(pool_[i]);
   }

@@ -19,9 +19,15 @@ class FuzzLoop {
   // `target` outlives the loop. `corpus`: inputs beside the target's own seeds.
   FuzzLoop(const FuzzTarget* target, const std::vector<std::string>& corpus, uint64_t seed);
 
-  // Every input of the pool, and each prefix of the target's own seeds up to `longest` bytes. A
-  // corpus has hundreds of inputs: their prefixes would take most of the time.
-  void Replay(size_t longest);
+  // Bytes of the longest prefixes.
+  struct Cuts {
+    size_t of_seeds = 0;
+    // Most corpora have hundreds of inputs: their prefixes would take most of the time.
+    size_t of_corpus = 0;
+  };
+
+  // Every input of the pool, and each prefix of it up to so many bytes.
+  void Replay(const Cuts& longest);
   // `runs` changed inputs.
   void Run(int runs);
 

@@ -31,6 +31,8 @@ struct NamedTarget {
   std::unique_ptr<FuzzTarget> (*make)();
   // Of every build's tests; within as many the planted bug is found.
   int runs;
+  // Whether the corpus is small, and each of its inputs is cut off at every byte, too.
+  bool cuts_corpus = false;
 };
 
 // All targets.

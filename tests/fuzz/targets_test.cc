@@ -1,5 +1,6 @@
-// Every target answers its seeds and their prefixes, its corpus, and a fixed number of inputs that
-// its mutator makes of both. An input that ends the process is shown, escaped.
+// Every target answers its seeds and their prefixes, its corpus, where that is small with all
+// prefixes, and a fixed number of inputs that its mutator makes of both. An input that ends the
+// process is shown, escaped.
 #include <gtest/gtest.h>
 
 #include <csignal>
@@ -52,7 +53,8 @@ TEST_P(Targets, AnswerSeedsCorpusAndWhatMutatorsMakeOfThem) {
   running = &loop;
   std::signal(SIGABRT, &ShowInput);
   std::signal(SIGSEGV, &ShowInput);
-  loop.Replay(kPrefixesMax);
+  loop.Replay(
+      {.of_seeds = kPrefixesMax, .of_corpus = GetParam().cuts_corpus ? kInputBytesMax : size_t{0}});
   loop.Run(GetParam().runs);
   std::signal(SIGABRT, SIG_DFL);
   std::signal(SIGSEGV, SIG_DFL);
