@@ -136,6 +136,8 @@ def test_a_trainer_whose_restarts_are_used_up_ends_the_run_with_its_code(launche
     [
         ("import ballast; raise ballast.StateLost('extent 3 of round 7')", "STATE_LOST: extent 3"),
         ("import ballast; raise ballast.SpecMismatch('lr')", "SPEC_MISMATCH: lr"),
+        ("import ballast; raise ballast.OverBudget('9 bytes')", "OVER_BUDGET: 9 bytes"),
+        ("import ballast; raise ballast.OverQuota('4 of 4 seats')", "OVER_QUOTA: 4 of 4 seats"),
         ("import ballast, no_such_module", "ModuleNotFoundError: No module named"),
         ("def broken(:", "SyntaxError: invalid syntax"),
     ],
