@@ -18,6 +18,11 @@ bool MakeRoom(const JobPlan& plan, const absl::Status& lacks, LocalJobs* jobs) {
   return ReasonOf(lacks) == Reason::kOverBudget && jobs->DropEnded();
 }
 
+// As above, for a seal that granted less than was wanted. Without a refusal memory was short.
+bool MakeRoom(const JobPlan& plan, const MemoryBook::Grant& less, LocalJobs* jobs) {
+  return less.refusal.ok() ? jobs->DropEnded() : MakeRoom(plan, less.refusal, jobs);
+}
+
 }  // namespace
 
 bool LocalJobs::Knows(uint64_t job) const {
@@ -47,8 +52,10 @@ void LocalJobs::OnSealed(const SealCall& call, absl::StatusOr<SealAnswer>* answe
   Job& job = it->second;
   if (job.plan.epoch.epoch != call.epoch) return;
   job.plan.sealed_epoch = call.epoch;
-  MemoryBook::Grant grant =
-      parts_.memory->Promise(job.plan, call.world, &job.memory, &job.promised);
+  MemoryBook::Grant grant;
+  do {
+    grant = parts_.memory->Promise(job.plan, call.world, &job.memory, &job.promised);
+  } while (grant.world < call.world && MakeRoom(job.plan, grant, this));
   (*answer)->world_max = grant.world;
   (*answer)->refusal = std::move(grant.refusal);
 }

@@ -131,6 +131,26 @@ TEST_F(WorldQuotasTest, MemoryThatIsGrantedToOneJobIsGrantedToNoOther) {
   EXPECT_EQ(Used(0).dram_bytes, five);
 }
 
+TEST_F(WorldQuotasTest, AWorldGrowsIntoTheRoomOfItsTenantsJobsThatHaveEnded) {
+  ASSERT_NO_FATAL_FAILURE(MakeTwo(Seats(4), Seats(4)));
+  // One that runs keeps what it has.
+  EXPECT_EQ(ReasonOf(AskOf("a", 2, 900, 3).Get().status()), Reason::kOverQuota);
+  const uint64_t other = jobs_["b"];
+  for (const uint32_t id : {0u, 1u}) {
+    const auto engine = cluster_->Engine(id, other);
+    engine->Fail(absl::AbortedError("the end"));
+    Answer<JobStatus> ended;
+    engine->Status(ended.Setter());
+    EXPECT_EQ(ended.Get().state, "failed");
+  }
+  ExpectSeats(4);  // Behind the end, at the directory: the room is its own until it is needed.
+  const auto grown = AskOf("a", 2, 901, 3).Get();
+  ASSERT_TRUE(grown.ok()) << grown.status();
+  EXPECT_EQ(grown->plan.epoch.world(), 3u);
+  EXPECT_EQ(cluster_->Engine(0, other), nullptr);
+  ExpectSeats(3);
+}
+
 // --- Changes that are given up ------------------------------------------------------------------
 
 TEST_F(WorldQuotasTest, AChangeThatAPeerCannotFollowGivesBackWhatWasGranted) {
