@@ -104,11 +104,13 @@ TEST_F(WorldQuotasTest, OfTwoJobsThatGrowAtOnceIntoRoomForOneTheSecondIsRefused)
 TEST_F(WorldQuotasTest, APeersQuotaIsKeptAsTheHomesAndWhatTheHomeGrantedInVainIsGivenBack) {
   ASSERT_NO_FATAL_FAILURE(MakeTwo({}, Seats(5)));
   const auto told = GrowBoth();
-  EXPECT_TRUE(told.at("a").ok()) << told.at("a");
-  EXPECT_EQ(ReasonOf(told.at("b")), Reason::kOverQuota) << told.at("b");
-  EXPECT_THAT(std::string(told.at("b").message()), HasSubstr("uses 5 of 5 seats"));
-  EXPECT_THAT(std::string(told.at("b").message()), HasSubstr("at server 1"));
-  EXPECT_EQ(FieldsOf(told.at("b")).server, 1);
+  // Each job has a strand of its own, so the peer may seal either of them first.
+  EXPECT_NE(told.at("a").ok(), told.at("b").ok()) << told.at("a") << told.at("b");
+  const absl::Status refused = told.at(told.at("a").ok() ? "b" : "a");
+  EXPECT_EQ(ReasonOf(refused), Reason::kOverQuota) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("uses 5 of 5 seats"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("at server 1"));
+  EXPECT_EQ(FieldsOf(refused).server, 1);
   ExpectSeats(5);
 }
 
@@ -162,9 +164,8 @@ TEST_F(WorldQuotasTest, AChangeThatAPeerCannotFollowGivesBackWhatWasGranted) {
   EXPECT_FALSE(AskOf("a", 2, 900, 3).Get().ok());
   ExpectSeats(4);  // With the next seal, which wants no more than there are.
   EXPECT_EQ(Used(0), before);
-  EXPECT_TRUE(AskOf("b", 2, 900, 3).Get().status().code() == absl::StatusCode::kUnavailable);
   cluster_->SetRule(nullptr);
-  ASSERT_TRUE(AskOf("b", 2, 901, 3).Get().ok());
+  ASSERT_TRUE(AskOf("b", 2, 900, 3).Get().ok());
   ExpectSeats(5);
 }
 
