@@ -138,7 +138,7 @@ class RepeatingServer {
   }
 
   std::mt19937_64 random_;
-  std::mt19937_64 secrets_;
+  std::mt19937_64 secrets_;  // Apart: the acts of a seed do not depend on secrets.
   MemoryDisk disk_;
   std::unique_ptr<GradientLog> log_;
   uint32_t epoch_ = 1;

@@ -39,10 +39,11 @@ inline std::string NameOfForm(const ::testing::TestParamInfo<LogForm>& form) {
   return form.param.name;
 }
 
-// The secret of a program that is started: of half of them, which are older, none.
+// The secret of a program that is started; half of the time none, so that logs without one live
+// for a few restarts. A log that has a secret keeps it in any case.
 inline uint64_t DrawSecret(std::mt19937_64* random) {
-  const bool older = (*random)() % 2 == 0;
-  return older ? 0 : (*random)() | 1;
+  const bool none = (*random)() % 2 == 0;
+  return none ? 0 : (*random)() | 1;
 }
 
 inline LogOptions SmallLog(uint64_t segment_pages = 8, uint32_t segments = 3) {
