@@ -136,6 +136,8 @@ class HomeJob {
   // Begins the next epoch if its members would be others, or the present one cannot continue.
   void ChangeIfDue(Turn* turn);
   void OnSealFailed(uint32_t server, const absl::Status& status, Turn* turn);
+  // Asks a server to seal, and to keep room for `world` trainers.
+  void AskToSeal(uint32_t server, uint32_t world, Turn* turn) const;
   void WriteRecord(Turn* turn);
   void AskPeersToAdopt(Turn* turn);
   void AdoptedEverywhere(const absl::Status& status, Turn* turn);
@@ -154,6 +156,7 @@ class HomeJob {
   Seating seating_;
   HomeGrowth growth_;
   std::optional<EpochChange> change_;  // kSealing
+  uint32_t changes_ = 0;               // that have begun; the number of the newest
   std::optional<JobPlan> next_;        // kAdopting: the record, until the home has adopted it
   std::set<uint32_t> opened_;          // kAdopting: peers that had to open the job again
   // The epoch was sealed by a change that did not come to its end: the next one must come.

@@ -42,11 +42,17 @@ void HomeJob::ChangeIfDue(Turn* turn) {
   stage_ = Stage::kSealing;
   const uint32_t world = seating_.WorldWanted(plan_.epoch);
   change_.emplace(plan_, world);
-  turn->Do(home::SealAt{rules_->self, plan_.job, plan_.epoch.epoch, world});
+  ++changes_;
+  AskToSeal(rules_->self, world, turn);
+}
+
+void HomeJob::AskToSeal(uint32_t server, uint32_t world, Turn* turn) const {
+  turn->Do(home::SealAt{server, plan_.job, plan_.epoch.epoch, world, changes_});
 }
 
 void HomeJob::OnSealed(const home::SealedInput& input, Turn* turn) {
-  if (input.epoch != plan_.epoch.epoch) return;  // Of a change that was given up.
+  // Of a change that was given up, which may have wanted another world.
+  if (input.change != changes_) return;
   if (!input.answer.ok()) {
     const absl::Status& status = input.answer.status();
     return OnSealFailed(input.server, home::SealError(plan_, rules_->self, input.server, status),
@@ -56,7 +62,7 @@ void HomeJob::OnSealed(const home::SealedInput& input, Turn* turn) {
   for (const uint32_t server : plan_.servers) {
     if (input.server != rules_->self || server == rules_->self) continue;
     // The others need not keep room that the home does not have.
-    turn->Do(home::SealAt{server, plan_.job, plan_.epoch.epoch, change_->Grant().granted});
+    AskToSeal(server, change_->Grant().granted, turn);
     if (BALLAST_MUTANT(kStartFromHome)) change_->OnSealed(server, *input.answer);
   }
   if (change_->AllSealed()) WriteRecord(turn);

@@ -311,7 +311,7 @@ void HomeJobs::Do(const Life&, const home::WakeRecord& effect) { host_->RestsNoM
 
 void HomeJobs::Do(const Life& to, const home::SealAt& effect) {
   const auto sealed = [feed = Later(to), effect](const absl::StatusOr<SealAnswer>& answer) {
-    feed(home::SealedInput{effect.epoch, effect.server, answer});
+    feed(home::SealedInput{effect.change, effect.server, answer});
   };
   const SealCall call{.job = effect.job, .epoch = effect.epoch, .world = effect.world};
   if (effect.server == config_.self) return host_->SealHere(call, sealed);

@@ -69,7 +69,7 @@ struct SavedInput {
   absl::Status status;
 };
 struct SealedInput {
-  uint32_t epoch = 0;
+  uint32_t change = 0;
   uint32_t server = 0;
   absl::StatusOr<SealAnswer> answer = absl::UnknownError("");
 };
@@ -178,7 +178,8 @@ struct SealAt {  // no round of the epoch is prepared any more; answer with Seal
   uint32_t server = 0;
   uint64_t job = 0;
   uint32_t epoch = 0;
-  uint32_t world = 0;  // trainers that the next epoch wants
+  uint32_t world = 0;   // trainers that the next epoch wants
+  uint32_t change = 0;  // the home's number of this change of epoch
 };
 struct AdoptAt {  // the server goes over to the epoch of `plan`; answer with AdoptedInput
   uint32_t server = 0;

@@ -105,6 +105,7 @@ class HomeRig {
   home::Effects Feed(const home::Input& input) {
     home::Effects effects;
     job_.Step(now_, input, &effects);
+    for (const home::SealAt& asked : All<home::SealAt>(effects)) change_ = asked.change;
     return effects;
   }
   // The time has come that Arm has set.
@@ -118,7 +119,7 @@ class HomeRig {
   }
   home::Effects Sealed(uint32_t server,
                        const absl::StatusOr<SealAnswer>& answer = SealAnswer{.version = 5}) {
-    return Feed(home::SealedInput{job_.plan().epoch.epoch, server, answer});
+    return Feed(home::SealedInput{change_, server, answer});
   }
   home::Effects Adopted(uint32_t epoch, uint32_t server,
                         const absl::Status& status = absl::OkStatus()) {
@@ -148,6 +149,7 @@ class HomeRig {
   HomeJob job_;
   nanoseconds now_ = seconds(1000);
   home::Ticket ticket_ = 0;
+  uint32_t change_ = 0;  // that servers were last asked to seal for
 };
 
 }  // namespace ballast::server::testing

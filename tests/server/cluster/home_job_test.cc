@@ -293,7 +293,7 @@ TEST(HomeJobTest, AServerInALaterEpochMeansThatTheHomesDiskIsAnOldOne) {
   EXPECT_EQ(ReasonOf(One<home::RefuseAttach>(failed).status), Reason::kStateLost);
 }
 
-TEST(HomeJobTest, AnAnswerOfAnEarlierEpochIsNoAnswer) {
+TEST(HomeJobTest, AnAnswerOfAnotherChangeIsNoAnswer) {
   HomeRig rig = HomeRig::Running(&kRules);
   rig.Attach(HomeCall(1, kSecond));
   rig.Seen(1, /*open=*/false);

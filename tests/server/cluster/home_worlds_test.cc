@@ -56,5 +56,20 @@ TEST(VariableHomeTest, ATrainerForWhichNoServerWasAskedWaitsForTheNextChange) {
   EXPECT_EQ(One<home::GiveSeat>(rig.Change(3)).slot, 3u);
 }
 
+// As when another server ends a change while this one has not answered yet.
+TEST(VariableHomeTest, ALateAnswerToAChangeThatWasGivenUpCountsForNoOther) {
+  HomeRig rig = HomeRig::Running(&kRules, true);
+  AskForSlot(&rig, 2);
+  const uint32_t given_up = One<home::SealAt>(rig.Sealed(0)).change;
+  const absl::Status away = absl::UnavailableError("away");
+  EXPECT_TRUE(Has<home::RefuseAttach>(rig.Sealed(1, away)));
+  AskForSlot(&rig, 2);
+  EXPECT_NE(One<home::SealAt>(rig.Sealed(0)).change, given_up);
+  EXPECT_THAT(rig.Feed(home::SealedInput{given_up, 1, away}), IsEmpty());
+  const SealAnswer for_two{.version = 5, .world_max = 2};
+  EXPECT_THAT(rig.Feed(home::SealedInput{given_up, 1, for_two}), IsEmpty());
+  EXPECT_EQ(One<home::GiveSeat>(rig.Change(2)).slot, 2u);
+}
+
 }  // namespace
 }  // namespace ballast::server::testing
