@@ -98,7 +98,11 @@ void HomeJob::WriteRecord(Turn* turn) {
   must_change_ = false;
   const SeatChanges changes = seating_.TakeChanges(plan_, change_->Grant(), turn->effects);
   absl::StatusOr<JobPlan> next = change_->NextPlan(changes);
-  if (!next.ok()) return EndChange(next.status(), turn);
+  if (!next.ok()) {
+    // Nothing seals again until a trainer comes: room for those that are refused is given back.
+    for (const uint32_t server : plan_.servers) AskToSeal(server, plan_.epoch.world(), turn);
+    return EndChange(next.status(), turn);
+  }
   // The home first: once it has the record, the epoch is final.
   stage_ = Stage::kAdopting;
   change_.reset();

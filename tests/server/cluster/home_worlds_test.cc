@@ -71,5 +71,17 @@ TEST(VariableHomeTest, ALateAnswerToAChangeThatWasGivenUpCountsForNoOther) {
   EXPECT_EQ(One<home::GiveSeat>(rig.Change(2)).slot, 2u);
 }
 
+TEST(VariableHomeTest, AChangeThatCannotEndGivesBackTheRoomOfItsNewcomers) {
+  HomeRig rig = HomeRig::Running(&kRules, true);
+  AskForSlot(&rig, 2);
+  rig.Sealed(0);
+  const home::Effects lost = rig.Sealed(1, SealAnswer{.version = 9});
+  EXPECT_EQ(ReasonOf(One<home::RefuseAttach>(lost).status), Reason::kStateLost);
+  EXPECT_THAT(Servers<home::SealAt>(lost), ElementsAre(0, 1));
+  for (const home::SealAt& asked : All<home::SealAt>(lost)) EXPECT_EQ(asked.world, 2u);
+  for (const uint32_t server : {0u, 1u}) EXPECT_THAT(rig.Sealed(server), IsEmpty());
+  EXPECT_EQ(rig.stage(), HomeJob::Stage::kRunning);
+}
+
 }  // namespace
 }  // namespace ballast::server::testing
