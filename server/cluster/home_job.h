@@ -136,8 +136,6 @@ class HomeJob {
   // Begins the next epoch if its members would be others, or the present one cannot continue.
   void ChangeIfDue(Turn* turn);
   void OnSealFailed(uint32_t server, const absl::Status& status, Turn* turn);
-  // Asks a server to seal, and to keep room for `world` trainers.
-  void AskToSeal(uint32_t server, uint32_t world, Turn* turn) const;
   void WriteRecord(Turn* turn);
   void AskPeersToAdopt(Turn* turn);
   void AdoptedEverywhere(const absl::Status& status, Turn* turn);

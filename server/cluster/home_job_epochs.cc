@@ -43,11 +43,7 @@ void HomeJob::ChangeIfDue(Turn* turn) {
   const uint32_t world = seating_.WorldWanted(plan_.epoch);
   change_.emplace(plan_, world);
   ++changes_;
-  AskToSeal(rules_->self, world, turn);
-}
-
-void HomeJob::AskToSeal(uint32_t server, uint32_t world, Turn* turn) const {
-  turn->Do(home::SealAt{server, plan_.job, plan_.epoch.epoch, world, changes_});
+  turn->Do(home::SealAt{rules_->self, plan_.job, plan_.epoch.epoch, world, changes_});
 }
 
 void HomeJob::OnSealed(const home::SealedInput& input, Turn* turn) {
@@ -62,7 +58,8 @@ void HomeJob::OnSealed(const home::SealedInput& input, Turn* turn) {
   for (const uint32_t server : plan_.servers) {
     if (input.server != rules_->self || server == rules_->self) continue;
     // The others need not keep room that the home does not have.
-    AskToSeal(server, change_->Grant().granted, turn);
+    const uint32_t granted = change_->Grant().granted;
+    turn->Do(home::SealAt{server, plan_.job, plan_.epoch.epoch, granted, changes_});
     if (BALLAST_MUTANT(kStartFromHome)) change_->OnSealed(server, *input.answer);
   }
   if (change_->AllSealed()) WriteRecord(turn);
@@ -100,7 +97,10 @@ void HomeJob::WriteRecord(Turn* turn) {
   absl::StatusOr<JobPlan> next = change_->NextPlan(changes);
   if (!next.ok()) {
     // Nothing seals again until a trainer comes: room for those that are refused is given back.
-    for (const uint32_t server : plan_.servers) AskToSeal(server, plan_.epoch.world(), turn);
+    const EpochRecord& now = plan_.epoch;
+    for (const uint32_t server : plan_.servers) {
+      turn->Do(home::SealAt{server, plan_.job, now.epoch, now.world(), changes_});
+    }
     return EndChange(next.status(), turn);
   }
   // The home first: once it has the record, the epoch is final.
