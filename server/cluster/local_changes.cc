@@ -125,8 +125,17 @@ void LocalJobs::Extend(const JobPlan& plan, const Done& done) {
                       {.server = self()}));
   }
   if (absl::Status st = ValidateJobSpec(plan.spec, config().limits); !st.ok()) return done(st);
+  const GrowthFiles files = durable ? FilesOfGrowth() : GrowthFiles();
+  const JobPlan& own = it->second.plan;
+  // A home that has started again asks for the newest layout once more. Its memory is entered here,
+  // and so may be the room of the next epoch.
+  if (plan.layout_version <= own.layout_version) {
+    return engine->Extend(plan, engine->window_extents(), files, parts_.strand->Bind(done));
+  }
   // A home that lets the job grow has given up its change of epoch.
-  parts_.memory->TakeBack(it->second.plan, &it->second.memory, &it->second.promised);
+  if (plan.epoch.epoch == own.epoch.epoch) {
+    parts_.memory->TakeBack(own, &it->second.memory, &it->second.promised);
+  }
   const auto planned = [&] {
     return parts_.memory->PlanGrown(plan, it->second.memory, engine->window_extents());
   };
@@ -144,8 +153,7 @@ void LocalJobs::Extend(const JobPlan& plan, const Done& done) {
     }
     done(status);
   };
-  engine->Extend(plan, memory->window_extents, durable ? FilesOfGrowth() : GrowthFiles(),
-                 parts_.strand->Bind(extended));
+  engine->Extend(plan, memory->window_extents, files, parts_.strand->Bind(extended));
 }
 
 GrowthFiles LocalJobs::FilesOfGrowth() const {

@@ -49,13 +49,24 @@ class WorldQuotasTest : public DurableJobsTest {
     Settle(server);
     return cluster_->QuotasOf(server)->UseOf(kDefaultTenant).used;
   }
+  // Fails the test after a minute.
+  void WaitForSeats(uint32_t server, uint64_t seats) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (Used(server).seats != seats && std::chrono::steady_clock::now() < end) {
+    }
+    EXPECT_EQ(Used(server).seats, seats) << "server " << server;
+  }
+  // Likewise, until server 1 has the second epoch of job a.
+  void WaitForRecord() {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (EpochOfA() < 2 && std::chrono::steady_clock::now() < end) Settle(1);
+    EXPECT_EQ(EpochOfA(), 2u);
+  }
+  uint32_t EpochOfA() { return cluster_->Record(1, job_).epoch.epoch; }
   // A server gives back behind its answers what the next epoch does not use.
   void ExpectSeats(uint64_t seats) {
     for (const uint32_t id : {0u, 1u}) {
-      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-      while (Used(id).seats != seats && std::chrono::steady_clock::now() < end) {
-      }
-      EXPECT_EQ(Used(id).seats, seats) << "server " << id;
+      WaitForSeats(id, seats);
       EXPECT_EQ(Used(id).in_flight_bytes, seats * kCredit) << "server " << id;
     }
   }
@@ -182,7 +193,7 @@ TEST_F(WorldQuotasTest, AHomeThatIsKilledWithinAChangeLeavesNothingOfItAtAnyServ
   cluster_->KeepNoMore();
   cluster_->Restart(0);
   // A change once begun comes to its end.
-  while (cluster_->Record(1, job_).epoch.epoch < 2) Settle(1);
+  WaitForRecord();
   ExpectSeats(4);
   EXPECT_EQ(Used(1), before);
 }
@@ -198,7 +209,7 @@ TEST_F(WorldQuotasTest, ARoomIsKeptForARecordThatTheKilledHomeHasWritten) {
   EXPECT_EQ(other.world_max, 2u);
   EXPECT_EQ(ReasonOf(other.refusal), Reason::kOverQuota);
   cluster_->Start(0);
-  while (cluster_->Record(1, job_).epoch.epoch < 2) Settle(1);
+  WaitForRecord();
   ExpectSeats(5);
 }
 
@@ -221,9 +232,18 @@ TEST_F(WorldQuotasTest, AJobThatEndsGivesBackWhatItsNextEpochWasGranted) {
   EXPECT_EQ(SealPeer("a", 4).world_max, 4u);
   EXPECT_EQ(Used(1).seats, 6u);
   cluster_->Engine(1, job_)->Fail(absl::AbortedError("the end"));
-  while (Used(1).seats == 6) {
-  }
+  WaitForSeats(1, 4);
   EXPECT_EQ(Used(1), before);
+}
+
+TEST_F(WorldQuotasTest, ALayoutThatIsSentOnceMoreKeepsTheRoomOfTheRecord) {
+  ASSERT_NO_FATAL_FAILURE(MakeTwo({}, {}));
+  const JobPlan plan = cluster_->Record(1, job_);
+  EXPECT_EQ(SealPeer("a", 3).world_max, 3u);
+  Answer<absl::Status> again;
+  cluster_->At(1)->peers()->ExtendJob(plan, again.Setter());
+  EXPECT_TRUE(again.Get().ok()) << again.Get();
+  EXPECT_EQ(Used(1).seats, 5u);
 }
 
 // --- Seals that repeat, and homes of before -----------------------------------------------------
