@@ -127,8 +127,7 @@ void LocalJobs::Extend(const JobPlan& plan, const Done& done) {
   if (absl::Status st = ValidateJobSpec(plan.spec, config().limits); !st.ok()) return done(st);
   const GrowthFiles files = durable ? FilesOfGrowth() : GrowthFiles();
   const JobPlan& own = it->second.plan;
-  // A home that has started again asks for the newest layout once more. Its memory is entered here,
-  // and so may be the room of the next epoch.
+  // Sent again by a home that has started again: entered here, as may be the next epoch's room.
   if (plan.layout_version <= own.layout_version) {
     return engine->Extend(plan, engine->window_extents(), files, parts_.strand->Bind(done));
   }
