@@ -135,7 +135,7 @@ class TwoTenants:
 
         def read() -> bool:
             use = self.use()
-            return all(use[tenant, server][resource]["allowed"] == limit
+            return all(use.get((tenant, server), {}).get(resource, {}).get("allowed") == limit
                        for server in servers for tenant, row in rows.items()
                        for resource, limit in row.items())  # fmt: skip
 
