@@ -2,7 +2,8 @@
 // the user's: it has no record, and its directory is removed by hand. So the book is a file beside
 // the exports, `.quotas-<owner>`, with a line "<bytes> <tenant> <name>" for each, and an export
 // whose directory is gone is dropped when the book is next opened. What a removal that failed has
-// left of an export counts until a start, or the next export of its name, removes it.
+// left of an export counts until a start removes it, or the next export of its name does: that only
+// if the removal got as far as its rename, else the name is refused as one that is there.
 // Comes from: ExportDesk. Goes to: Exports, Quotas.
 // Thread safety: on the thread of LongWork for exports, and Count before that; every call blocks on
 // the disk.
