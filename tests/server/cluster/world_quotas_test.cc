@@ -70,8 +70,15 @@ class WorldQuotasTest : public DurableJobsTest {
       EXPECT_EQ(Used(id).in_flight_bytes, seats * kCredit) << "server " << id;
     }
   }
+  // Waits until the job is in its second epoch at both servers: a trainer that is refused is told
+  // so before.
+  void AwaitChange(const std::string& name) {
+    for (const uint32_t id : {0u, 1u}) {
+      while (cluster_->Record(id, jobs_[name]).epoch.epoch < 2) Settle(id);
+    }
+  }
   // Both jobs ask for a third trainer, and neither goes on before both homes have sealed. Returns
-  // what the two trainers are told.
+  // what the two trainers are told, when both changes are over.
   std::map<std::string, absl::Status> GrowBoth() {
     cluster_->Keep("seal", 1);
     AttachAnswer a = AskOf("a", 2, 900, 3);
@@ -80,7 +87,10 @@ class WorldQuotasTest : public DurableJobsTest {
     cluster_->WaitForKept(2);
     cluster_->KeepNoMore();
     for (int kept = 0; kept < 2; ++kept) cluster_->Release();
-    return {{"a", a.Get().status()}, {"b", b.Get().status()}};
+    const std::map<std::string, absl::Status> told = {{"a", a.Get().status()},
+                                                      {"b", b.Get().status()}};
+    for (const char* name : {"a", "b"}) AwaitChange(name);
+    return told;
   }
 
   // As a home would ask server 1; fails the test when that does not seal.
@@ -177,6 +187,7 @@ TEST_F(WorldQuotasTest, AChangeThatAPeerCannotFollowGivesBackWhatWasGranted) {
   EXPECT_EQ(Used(0), before);
   cluster_->SetRule(nullptr);
   ASSERT_TRUE(AskOf("b", 2, 900, 3).Get().ok());
+  AwaitChange("a");
   ExpectSeats(5);
 }
 
