@@ -145,14 +145,20 @@ void LocalJobs::Extend(const JobPlan& plan, const Done& done) {
   const MemoryPlan before = it->second.memory;
   if (!plan.growing) parts_.memory->Change(plan, &it->second.memory, *memory);
   const auto extended = [this, plan, before, done](const absl::Status& status) {
-    const auto job = jobs_.find(plan.job);
-    if (job != jobs_.end() && !plan.growing) {
-      if (status.ok()) job->second.plan = plan;
-      if (!status.ok()) parts_.memory->Change(job->second.plan, &job->second.memory, before);
-    }
+    if (!plan.growing) OnExtended(plan, before, status);
     done(status);
   };
   engine->Extend(plan, memory->window_extents, files, parts_.strand->Bind(extended));
+}
+
+void LocalJobs::OnExtended(const JobPlan& plan, const MemoryPlan& before,
+                           const absl::Status& status) {
+  const auto it = jobs_.find(plan.job);
+  if (it == jobs_.end()) return;
+  if (!status.ok()) return parts_.memory->Change(it->second.plan, &it->second.memory, before);
+  it->second.plan = plan;
+  it->second
+      .promised = {};  // What the job has is what this plan needs, that of its epoch included.
 }
 
 GrowthFiles LocalJobs::FilesOfGrowth() const {

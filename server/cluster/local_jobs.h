@@ -148,6 +148,8 @@ class LocalJobs final : public JobLookup {
   // Room for a job that is in its next epoch, whatever the budget says.
   MemoryPlan PlanOfEpoch(const JobPlan& plan, const Job& job, uint32_t window_extents) const;
   void OnAdopted(const JobPlan& plan, const MemoryPlan& memory);
+  // The engine has the layout of `plan`, or not; the job had `before`.
+  void OnExtended(const JobPlan& plan, const MemoryPlan& before, const absl::Status& status);
   GrowthFiles FilesOfGrowth() const;
   bool Knows(uint64_t job) const;
   const DirectoryConfig& config() const { return parts_.self->config(); }

@@ -60,6 +60,7 @@ class DurableDirectories : public PeerLink, public VoteSink {
   ~DurableDirectories() override {
     SetRule([](const std::string&, uint32_t) { return absl::CancelledError("the end"); });
     for (uint32_t id = 0; id < nodes_.size(); ++id) Stop(id);
+    BuryThoseThatLiveOn();
   }
 
   // --- The servers
@@ -126,6 +127,7 @@ class DurableDirectories : public PeerLink, public VoteSink {
       directory.swap(nodes_[id].directory);
     }
     if (nodes_[id].executor == nullptr) return;
+    lives_.push_back(directory);
     directory.reset();
     nodes_[id].executor->Shutdown();
     nodes_[id].workers.reset();
@@ -292,6 +294,18 @@ class DurableDirectories : public PeerLink, public VoteSink {
     std::shared_ptr<Quotas> quotas;
   };
 
+  // An epoch that is being adopted holds its directory until the log has flushed. The thread of
+  // such a log still posts to its executor, so these stay until the test program ends.
+  void BuryThoseThatLiveOn() {
+    static auto* const buried = new std::deque<std::pair<std::unique_ptr<Executor>, Node>>();
+    static auto* const mu = new Mutex();
+    const auto gone = [](const auto& life) { return life.expired(); };
+    if (std::all_of(lives_.begin(), lives_.end(), gone)) return;
+    MutexLock lock(mu);
+    for (auto& executor : ended_) buried->emplace_back(std::move(executor), Node());
+    for (Node& node : nodes_) buried->emplace_back(nullptr, std::move(node));
+  }
+
   void Call(const std::string& name, uint32_t server,
             const std::function<void(absl::Status)>& refuse,
             const std::function<void(JobDirectory*)>& send) {
@@ -331,6 +345,7 @@ class DurableDirectories : public PeerLink, public VoteSink {
   Mutex mu_;
   CondVar changed_;
   std::vector<std::unique_ptr<Executor>> ended_;
+  std::vector<std::weak_ptr<JobDirectory>> lives_;  // that have ended
   std::vector<Node> nodes_;
   Rule rule_ ABSL_GUARDED_BY(mu_);
   std::pair<std::string, uint32_t> keep_ ABSL_GUARDED_BY(mu_);
