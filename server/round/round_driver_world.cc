@@ -299,7 +299,7 @@ absl::Status RoundDriver::LeaveEpoch(const EpochRecord& before) {
   audience_.ChangeEpoch(before);
   BALLAST_LOG(INFO, LogField("run", fsm_.plan().spec.name), LogField("round", fsm_.round()))
       << "epoch " << epoch.epoch << " starts with round " << epoch.start_round << " and "
-      << epoch.world() << " of " << before.world() << " trainers";
+      << epoch.world() << " trainers; there were " << before.world();
   if (epoch.world() == before.world() && epoch.seats() == before.seats()) return absl::OkStatus();
   BALLAST_ASSIGN_OR_RETURN(contributions_, Contributions::Create(fsm_.layout(), fsm_.owned().size(),
                                                                  epoch, window_extents()));
