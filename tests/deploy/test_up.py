@@ -30,6 +30,7 @@ EVENTS = {
     "ballast_calls_refused_total": "a caller's identity does not permit a call",
     "ballast_last_snapshot_timestamp_seconds": "a snapshot is taken",
     "ballast_tls_cert_expiry_timestamp_seconds": "the servers have certificates",
+    "ballast_handshake_failures_total": "the servers have certificates",
     'grpc_code!="OK"': "a call fails",
 }
 
