@@ -42,6 +42,9 @@ class RealGpu:
         """Returns when the GPU has nothing to do."""
         torch.cuda.synchronize()
 
+    def forget(self) -> None:
+        """Between two jobs: no tensor of the first is used any more."""
+
 
 class Standin:
     """Memory of the host that counts as GPU 0's."""
@@ -78,6 +81,11 @@ class Standin:
 
     def finish(self) -> None:
         pass
+
+    def forget(self) -> None:
+        # The allocator may give this memory to tensors of the host from now on.
+        self.library.standin_reset()
+        self._there.clear()
 
 
 def chosen(cpu: bool) -> RealGpu | Standin:
