@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
 #include <ostream>
+#include <string>
 #include <vector>
 
 #include "client/device/cuda_device.h"
@@ -191,9 +193,17 @@ TEST_P(DeviceConformance, RefusesATypeThatIsNone) {
 }
 
 #ifdef BALLAST_CUDA_LIBRARY
+// A shared object of this build, or the one of the GPU kit, where the build is not: what the
+// variable says, and `name` below it.
+std::string Placed(const char* variable, const char* name, const char* built) {
+  const char* kit = std::getenv(variable);
+  return kit == nullptr ? built : kit + std::string(name);
+}
+
 // The CUDA part itself, where a GPU is.
 absl::StatusOr<std::shared_ptr<const CudaLibrary>> RealCuda() {
-  auto library = CudaLibrary::Open(BALLAST_CUDA_LIBRARY);
+  auto library =
+      CudaLibrary::Open(Placed("BALLAST_KIT_LIB", "/libballast_cuda.so", BALLAST_CUDA_LIBRARY));
   if (!library.ok()) return library;
   const auto devices = (*library)->DeviceCount();
   if (!devices.ok()) return devices.status();
@@ -207,9 +217,10 @@ std::vector<Backend> Backends() {
                                 Hostile("hostile_mixed", 1),
                                 Hostile("hostile_early", 3)};
 #ifdef BALLAST_CUDA_STANDIN
-  backends.push_back(
-      {"cuda_over_a_standin",
-       [] { return *CudaDevice::Create(*CudaLibrary::Open(BALLAST_CUDA_STANDIN), 1, nullptr); }});
+  const std::string standin = Placed("BALLAST_KIT_STANDIN", "", BALLAST_CUDA_STANDIN);
+  backends.push_back({"cuda_over_a_standin", [standin] {
+                        return *CudaDevice::Create(*CudaLibrary::Open(standin), 1, nullptr);
+                      }});
 #endif
 #ifdef BALLAST_CUDA_LIBRARY
   if (auto real = RealCuda(); real.ok()) {
