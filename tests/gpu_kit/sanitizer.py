@@ -2,7 +2,8 @@
 
 Comes from: the runner. Goes to: compute-sanitizer of the CUDA toolkit over the device tests, and
 over three rounds of a trainer (three_rounds.py). What it must find is planted as well: packs that
-write where no memory is.
+write where no memory is. For initcheck nothing is left out: a copy to the host takes the bytes that
+a pack has written, and none of the buffer behind them (Pipeline::CopyOut).
 """
 
 from __future__ import annotations
