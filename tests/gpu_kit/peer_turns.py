@@ -180,12 +180,14 @@ class Contestant:
 
 
 def high_water(pid: int) -> int:
-    """VmHWM of a process in bytes, 0 where it is gone."""
+    """The most bytes of memory that a process has had, 0 where it is gone."""
+    found: dict[str, int] = {}
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    return 0
+            key, _, value = line.partition(":")
+            if key in ("VmHWM", "VmRSS"):
+                found[key] = int(value.split()[0]) * 1024
+    return found.get("VmHWM") or found.get("VmRSS", 0)
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ DeepSpeed comes from wheels in $BALLAST_KIT_WHEELS; its CPU Adam is compiled whi
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import os
@@ -28,7 +29,7 @@ TURN_S = 0.7  # of one contestant, at least one step
 STEPS_MAX = 8
 CLOSE_S = 8.0  # what is kept for the last numbers and the end of the processes
 XL_S = 75.0
-DISK_PER_PARAMETER = 40  # of a durable job's servers, at most
+DISK_PER_PARAMETER = 62  # of a durable job's servers: two images of 12, a log of 36
 GIB = 1 << 30
 
 
@@ -46,8 +47,7 @@ def run(stage: checks.Stage) -> None:
     if not stage.cpu and stage.left() < XL_S:
         stage.not_run("peers XL", f"{stage.left():.0f} s were left, it wants {XL_S:.0f}")
         return
-    durable = room_for(stage.folder, parameters(xl))
-    one = ballast["process" if durable else "none"]
+    one = ballast["process" if room_for(stage.folder, parameters(xl), 1) else "none"]
     Comparison(stage, "XL", xl, [first[0], one, *deepspeed, Peer("fsdp2", "fsdp2")]).run(3)
 
 
@@ -56,9 +56,9 @@ def parameters(sizes: peer_model.Sizes) -> int:
     return 12 * sizes.layers * sizes.width**2 + sizes.vocabulary * sizes.width
 
 
-def room_for(folder: Path, count: int) -> bool:
-    """Whether the disk has room for the servers of a durable job."""
-    return shutil.disk_usage(folder).free > DISK_PER_PARAMETER * count
+def room_for(folder: Path, count: int, jobs: int) -> bool:
+    """Whether the disk has room for the servers of so many durable jobs of `count` parameters."""
+    return shutil.disk_usage(folder).free > jobs * DISK_PER_PARAMETER * count
 
 
 def deepspeed_here(stage: checks.Stage) -> list[Peer]:
@@ -113,6 +113,7 @@ class Comparison:
             sizes, "cpu" if stage.cpu else "cuda", stage.folder / label, servers=servers,
             standin=os.environ["BALLAST_KIT_STANDIN"] if stage.cpu else "",
         )  # fmt: skip
+        self.durable = 0
         self.peers = [p for p in peers if self._has_room(p)]
         self.steps: dict[str, int] = {}
         self.number = 0  # of the round
@@ -149,10 +150,12 @@ class Comparison:
         return False
 
     def _has_room(self, peer: Peer) -> bool:
-        durable = peer.durability in ("process", "power")
-        if durable and not room_for(self.stage.folder, parameters(self.sizes)):
+        if peer.durability not in ("process", "power"):
+            return True
+        if not room_for(self.stage.folder, parameters(self.sizes), self.durable + 1):
             self._not_run(peer, "the disk has no room for its servers' images and logs")
             return False
+        self.durable += 1
         return True
 
     def _not_run(self, peer: Peer, why: str) -> None:
@@ -242,8 +245,11 @@ class Comparison:
 
 
 def host_bytes() -> int:
-    """Of memory of this host."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """Of memory of this host, or of the control group where that allows less."""
+    found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with contextlib.suppress(OSError, ValueError):  # no control group, or no limit in it
+        found = min(found, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return found
 
 
 if __name__ == "__main__":

@@ -1,0 +1,43 @@
+"""The GPU kit's stage peers, rehearsed with tiny models on the stand-in for CUDA."""
+
+import zipfile
+
+import pytest
+from gpu_kit import peers
+from gpu_kit_rehearsal import rehearse, with_name
+
+
+def test_the_stage_peers_measures_all_that_are_here_and_names_the_rest(tmp_path, monkeypatch):
+    monkeypatch.delenv("BALLAST_KIT_WHEELS", raising=False)
+    lines = rehearse(tmp_path, "-m", "gpu_kit.peers")
+    for label, name in (("medium", "power"), ("medium", "none"), ("XL", "process")):
+        (losses,) = with_name(lines, f"{label} ballast {name}: the losses")
+        assert losses["state"] == "passed", losses
+        (speed,) = with_name(lines, f"{label} ballast {name} / torch")
+        assert speed["value"] > 0
+    (ours,) = [line for key, line in lines.items() if key == "medium ballast power"]
+    assert ours["split"]["bytes_up"] == 2 * ours["parameters"]
+    assert ours["memory"]["servers_peak"] > 0 and len(ours["turns"]) >= 1
+    (absent,) = with_name(lines, "peers deepspeed")
+    assert absent["state"] == "not run"
+
+
+def wheel(folder, name, tag, text):
+    with zipfile.ZipFile(folder / f"{name}-1-{tag}.whl", "w") as packed:
+        packed.writestr(f"{name}.py", text)
+        packed.writestr(f"{name}-1.data/scripts/{name}", "#!/bin/sh\n")
+
+
+def test_only_wheels_that_fit_this_python_are_unpacked(tmp_path):
+    for tag in ("py3-none-any", "cp38-abi3-linux_x86_64", "cp31-cp31-linux_x86_64"):
+        wheel(tmp_path, "m" + tag.split("-")[0], tag, f"said = {tag!r}")
+    peers.unpack(sorted(tmp_path.glob("*.whl")), tmp_path / "site")
+    assert {p.stem for p in (tmp_path / "site").glob("*.py")} == {"mpy3", "mcp38"}
+    assert (tmp_path / "site" / "bin" / "mpy3").stat().st_mode & 0o111
+
+
+@pytest.mark.parametrize("free, room", [(62_000_001, 1), (62_000_000, 0), (124_000_001, 2)])
+def test_durable_peers_are_left_out_where_the_disk_has_no_room(monkeypatch, tmp_path, free, room):
+    usage = type("Usage", (), {"free": free})
+    monkeypatch.setattr(peers.shutil, "disk_usage", lambda folder: usage)
+    assert [peers.room_for(tmp_path, 1_000_000, jobs) for jobs in (1, 2, 3)].count(True) == room
