@@ -159,12 +159,17 @@ class Contestant:
         children = self._servers.children if self._servers is not None else []
         return sum(high_water(child.pid) for child in children)
 
+    def leave(self) -> None:
+        """Tells the process to end; does not wait for it."""
+        if self._process is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
+
     def close(self) -> None:
         """Ends the process, by force where it does not end by itself."""
+        self.leave()
         process, self._process = self._process, None
         if process is not None:
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.close()
             try:
                 process.wait(CLOSE_S)
             except subprocess.TimeoutExpired:
@@ -201,6 +206,8 @@ def started(peers: Sequence[Peer], rig: Rig) -> Iterator[list[Contestant]]:
             contestants.append(one)
         yield contestants
     finally:
+        for one in contestants:
+            one.leave()
         for one in contestants:
             one.close()
 
