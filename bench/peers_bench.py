@@ -7,7 +7,8 @@ train one GPT from the same first weights on the same tokens, clipped to norm 1.
 
 step_ms: a step of a turn of --steps; the peers take turns, each round begins with another one.
 X_vs_Y: in each round the time of Y's turn over that of X's turn: above 1, X is faster.
-step_share: of a step that waits between its parts, the part that step() takes.
+split: seconds of a step's parts; step_share: of the whole, step()'s. DeepSpeed and FSDP2 do a part
+    of the offload's work in backward.
 trainer_peak: the most memory of the trainer (VmHWM), imports included; at_import: of it, what is
     there before the model. servers_peak: of Ballast's servers. Where there is no GPU, masters and
     moments of the other peers lie in the trainer.
@@ -234,13 +235,15 @@ def table(found: dict[str, Any]) -> str:
     lines = [
         f"{found['parameters']:,} parameters, {found['tokens_of_a_step']} tokens a step, "
         f"{found['rounds']} rounds of {found['steps']} steps, load {found['load_before']:.1f}",
-        f"{'':16}{'ms a step':>26}{'in step()':>11}{'trainer MiB':>13}{'servers MiB':>13}",
+        f"{'':16}{'ms a step':>22}{'to backward':>13}{'step()':>8}{'trainer MiB':>13}"
+        f"{'servers MiB':>13}",
     ]
     for name, one in found["peers"].items():
         ms = one["step_ms"]
         took = f"{ms['median']:.0f} ({ms['least']:.0f} to {ms['most']:.0f})"
+        parts = [1e3 * one["split"][part] for part in ("forward_backward", "step")]
         mebibytes = f"{one['trainer_peak'] >> 20:>13}{one['servers_peak'] >> 20:>13}"
-        lines.append(f"{name:16}{took:>26}{one['step_share']:>11.0%}{mebibytes}")
+        lines.append(f"{name:16}{took:>22}{parts[0]:>13.0f}{parts[1]:>8.0f}{mebibytes}")
     for key, value in found.items():
         if "_vs_" in key:
             spread_ = f"{value['least']:.2f} to {value['most']:.2f}"
