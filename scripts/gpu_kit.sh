@@ -153,6 +153,10 @@ main() {
   name=ballast-gpu-kit
   ((bundle)) && name=ballast-$BALLAST_VERSION-linux-x86_64
   [[ $out ]] || out=build/kit/$name$( ((bundle)) || echo "-$BALLAST_VERSION").tar.gz
+  # One at a time: all use build/kit.
+  mkdir -p build/kit
+  exec 9>build/kit/.lock
+  flock 9
   build
   assemble
   pack

@@ -7,6 +7,8 @@ missing tool is a failure; scripts/setup.sh brings all of them.
 from __future__ import annotations
 
 import fcntl
+import importlib.metadata
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +19,9 @@ from deploy.tools import REPO
 
 # A build of a package, or of a root out of Debian's archive, that takes this long hangs.
 _HANG_S = 500.0
+KIT_HANG_S = 1500.0
+# Of the machine that builds; its archive has the other ones, too.
+OWN_SUITE = "bookworm"
 VERSION = next(line.split('"')[1] for line in
                (REPO / "client/python/ballast/version.py").read_text().splitlines()
                if line.startswith("__version__"))
@@ -30,10 +35,11 @@ def program(name: str) -> Path:
     return Path(found)
 
 
-def run(*command: str | Path, **options) -> subprocess.CompletedProcess[str]:
+def run(*command: str | Path, within_s: float = _HANG_S,
+        **options) -> subprocess.CompletedProcess[str]:
     """Runs a command to its end, which has to be a good one."""
     done = subprocess.run(list(map(str, command)), text=True, capture_output=True, check=False,
-                          timeout=_HANG_S, **options)
+                          timeout=within_s, **options)
     said = done.stdout + done.stderr
     assert done.returncode == 0, f"{command[0]} ended with {done.returncode}:\n{said}"
     return done
@@ -61,14 +67,28 @@ class Packages:
         """The folder with the OCI layout and the list of what the image consists of."""
         return self._once("image", build("image"))
 
-    def root(self, name: str, variant: str, *packages: str) -> Path:
+    def kits(self) -> Path:
+        """The folder with kit.tar.gz and bundle.tar.gz of scripts/gpu_kit.sh, and both unpacked."""
+        def make(folder: Path) -> None:
+            folder.mkdir()
+            for name, flags in (("kit", ()), ("bundle", ("--bundle",))):
+                archive = folder / f"{name}.tar.gz"
+                # It compiles the modules for the stable ABI, which a plain build leaves out.
+                run(REPO / "scripts/gpu_kit.sh", "--out", archive, *flags, within_s=KIT_HANG_S)
+                run("tar", "-xf", archive, "-C", folder)
+
+        return self._once("kits", make)
+
+    def root(self, name: str, variant: str, *packages: str, suite: str = OWN_SUITE) -> Path:
         """The root directory of a Debian as mmdebstrap makes it."""
         def make(folder: Path) -> None:
             source = Path("/etc/apt/sources.list.d/debian.sources")
+            source = source if source.is_file() else Path("/etc/apt/sources.list")
+            if suite != OWN_SUITE:
+                source = _of_another(suite, source, folder.with_name(f"{name}-{source.name}"))
             run(program("mmdebstrap"), "--quiet", f"--variant={variant}",
                 f"--include={','.join(packages)}", "--dpkgopt=force-unsafe-io",
-                '--aptopt=Acquire::Retries "3"', "bookworm", folder,
-                source if source.is_file() else "/etc/apt/sources.list")
+                '--aptopt=Acquire::Retries "3"', suite, folder, source)
 
         return self._once(name, make)
 
@@ -93,6 +113,17 @@ class Packages:
         return folder
 
 
+def _of_another(suite: str, source: Path, copy: Path) -> Path:
+    """A copy of this machine's source for its own release, which names another one's archive."""
+    own = re.compile(rf"\b{OWN_SUITE}(?!-)\b")
+    parts = re.split(r"\n\n+" if source.suffix == ".sources" else r"\n", source.read_text())
+    # Updates and security of that release have no part here.
+    ours = [re.sub(r"(?m)^Suites:.*", f"Suites: {suite}", own.sub(suite, part)) for part in parts
+            if own.search(part) and not part.startswith("#")]
+    copy.write_text("\n\n".join(ours) + "\n")
+    return copy
+
+
 def build(kind: str) -> Callable[[Path], None]:
     """build(kind)(folder) builds that package into the folder."""
     def make(folder: Path) -> None:
@@ -110,3 +141,24 @@ def inside(root: Path, *arguments: str | Path) -> list[str]:
             "--unshare-all", "--uid", "0", "--gid", "0", "--cap-add", "ALL", "--die-with-parent",
             "--clearenv", "--setenv", "PATH", "/usr/sbin:/usr/bin:/sbin:/bin",
             *map(str, arguments)]
+
+
+def installed(*wanted: str) -> dict[str, Path]:
+    """Name -> path of what the distributions and all that they need put beside each other."""
+    found: dict[str, Path] = {}
+    seen: set[str] = set()
+    new = list(wanted)
+    while new:
+        name = re.match(r"[\w.-]+", new.pop())[0]
+        try:
+            part = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            assert name not in wanted, f"no {name}; scripts/setup.sh installs it"
+            continue  # Only another system or another Python needs it.
+        if part.metadata["Name"] in seen:
+            continue
+        seen.add(part.metadata["Name"])
+        new += [text for text in part.requires or () if "extra ==" not in text]
+        tops = {file.parts[0] for file in part.files or ()} - {"..", "__pycache__"}
+        found |= {top: Path(part.locate_file(top)) for top in tops}
+    return found

@@ -7,7 +7,6 @@ venv itself is nothing but pip and the wheel.
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import re
 import subprocess
@@ -17,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.packages import VERSION, Packages, inside, program, run
+from deploy.packages import VERSION, Packages, inside, installed, program, run
 from deploy.server import ON_LOOPBACK
 from deploy.tools import REPO
 
@@ -37,27 +36,6 @@ def wheel(packages: Packages) -> Path:
 def names(wheel: Path) -> list[str]:
     with zipfile.ZipFile(wheel) as whole:
         return whole.namelist()
-
-
-def installed(*wanted: str) -> dict[str, Path]:
-    """Name -> path of what the distributions and all that they need put beside each other."""
-    found: dict[str, Path] = {}
-    seen: set[str] = set()
-    new = list(wanted)
-    while new:
-        name = re.match(r"[\w.-]+", new.pop())[0]
-        try:
-            part = importlib.metadata.distribution(name)
-        except importlib.metadata.PackageNotFoundError:
-            assert name not in wanted, f"no {name}; scripts/setup.sh installs it"
-            continue  # Only another system or another Python needs it.
-        if part.metadata["Name"] in seen:
-            continue
-        seen.add(part.metadata["Name"])
-        new += [text for text in part.requires or () if "extra ==" not in text]
-        tops = {file.parts[0] for file in part.files or ()} - {"..", "__pycache__"}
-        found |= {top: Path(part.locate_file(top)) for top in tops}
-    return found
 
 
 @pytest.fixture(scope="module")

@@ -99,8 +99,8 @@ check_driver() {
 # check_space FOLDER MIB WHAT: the folder need not be there yet.
 check_space() {
   local folder=$1 free
-  while [[ ! -d $folder ]]; do folder=$(dirname "$folder"); done
-  [[ -w $folder ]] || fail "$3 $1 cannot be written; name another one with --${3%% *}"
+  while [[ ! -e $folder ]]; do folder=$(dirname "$folder"); done
+  [[ -d $folder && -w $folder ]] || fail "$3 $1 cannot be written (another one: --${3%% *})"
   free=$(df -Pm "$folder" | { read -r && read -r _ _ _ free _ && echo "$free"; })
   ((free >= $2)) ||
     fail "$3 $1 has $free MiB of free space; $2 MiB are needed (another one: --${3%% *})"
@@ -139,6 +139,8 @@ main() {
   export PYTHONPATH=$root:$PYTHONPATH PYTHONDONTWRITEBYTECODE=1
   export BALLAST_KIT_BIN=$root/bin BALLAST_KIT_LIB=$root/lib
   export BALLAST_KIT_STANDIN=$root/lib/libcuda_standin.so
+  BALLAST_KIT_VERSION=$(tr '\n' ' ' <"$root/VERSION")
+  export BALLAST_KIT_VERSION=${BALLAST_KIT_VERSION% }
   [[ -d $root/wheels ]] && export BALLAST_KIT_WHEELS=$root/wheels
   exec "$BALLAST_PYTHON" -m gpu_kit "$@"
 }
