@@ -33,7 +33,8 @@ absl::Status Pipeline::MakeBuffers() {
   BALLAST_ASSIGN_OR_RETURN(void* pinned, device_->Allocate(MemoryKind::kPinned, slab_bytes));
   BALLAST_ASSIGN_OR_RETURN(void* staging, device_->Allocate(MemoryKind::kDevice, slab_bytes));
   BALLAST_ASSIGN_OR_RETURN(kernels_, device_->NewStream());
-  BALLAST_ASSIGN_OR_RETURN(copies_, device_->NewStream());
+  BALLAST_ASSIGN_OR_RETURN(up_, device_->NewStream());
+  BALLAST_ASSIGN_OR_RETURN(down_, device_->NewStream());
   BALLAST_ASSIGN_OR_RETURN(handed_over_, device_->NewEvent());
   for (size_t i = 0; i < config_.buffer_count; ++i) {
     Buffer buffer{static_cast<std::byte*>(pinned) + i * config_.buffer_bytes,
@@ -120,11 +121,11 @@ absl::Status Pipeline::PackInto(const Buffer& buffer, Event ready, const Packing
 
 absl::Status Pipeline::CopyOut(const Buffer& buffer) {
   if (!BALLAST_LEFT_OUT(kPackedWait)) {
-    BALLAST_RETURN_IF_ERROR(device_->Wait(copies_, buffer.packed));
+    BALLAST_RETURN_IF_ERROR(device_->Wait(up_, buffer.packed));
   }
-  BALLAST_RETURN_IF_ERROR(device_->Copy(copies_, buffer.pinned, buffer.staging, buffer.bytes));
+  BALLAST_RETURN_IF_ERROR(device_->Copy(up_, buffer.pinned, buffer.staging, buffer.bytes));
   if (BALLAST_LEFT_OUT(kCopiedRecord)) return absl::OkStatus();
-  return device_->Record(copies_, buffer.copied);
+  return device_->Record(up_, buffer.copied);
 }
 
 absl::StatusOr<std::span<const std::byte>> Pipeline::Pushed(size_t number) {
@@ -173,11 +174,11 @@ absl::Status Pipeline::Pull(size_t number, Event unused, Packing packing) {
 
 absl::Status Pipeline::CopyIn(const Buffer& buffer, size_t bytes) {
   if (!BALLAST_LEFT_OUT(kUnpackedWait)) {
-    BALLAST_RETURN_IF_ERROR(device_->Wait(copies_, buffer.unpacked));
+    BALLAST_RETURN_IF_ERROR(device_->Wait(down_, buffer.unpacked));
   }
-  BALLAST_RETURN_IF_ERROR(device_->Copy(copies_, buffer.staging, buffer.pinned, bytes));
+  BALLAST_RETURN_IF_ERROR(device_->Copy(down_, buffer.staging, buffer.pinned, bytes));
   if (BALLAST_LEFT_OUT(kLandedRecord)) return absl::OkStatus();
-  return device_->Record(copies_, buffer.landed);
+  return device_->Record(down_, buffer.landed);
 }
 
 absl::Status Pipeline::UnpackFrom(const Buffer& buffer, Event unused, const Packing& packing) {

@@ -88,7 +88,7 @@ class Pipeline {
 
   Device* const device_;
   PipelineConfig config_;
-  Stream kernels_{}, copies_{};
+  Stream kernels_{}, up_{}, down_{};
   Event handed_over_{};
   std::vector<Buffer> buffers_;  // their memory is one piece, from the first one's on
   size_t next_ = 0;              // where the search for a free buffer begins

@@ -121,7 +121,7 @@ def test_the_signature_and_the_help_show_every_job_option_with_its_default():
         "extent_elements": None, "tile_elements": None, "attach_timeout": None, "durability": None,
         "reconnect_timeout": None, "resume": None, "variable_world": False, "min_world": None,
         "device": None, "accumulation_steps": 1, "lr_schedule": None, "profile": "exact",
-        "pinned_bytes": 1 << 26, "gradients": "local", "tls_ca": None, "tls_cert": None,
+        "pinned_bytes": 1 << 25, "gradients": "local", "tls_ca": None, "tls_cert": None,
         "tls_key": None, "token_file": None,
     }  # fmt: skip
     for call in (bt.AdamW, bt.AdamW.__init__):

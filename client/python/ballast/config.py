@@ -68,7 +68,7 @@ class JobConfig:
     accumulation_steps: int = 1
     lr_schedule: Schedule | None = None
     profile: str = "exact"
-    pinned_bytes: int = 1 << 26
+    pinned_bytes: int = 1 << 25
     gradients: str = "local"  # "scattered" beside a
     collective: Any = None  # torch process group
     security: security.Security = security.Security()

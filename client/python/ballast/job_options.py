@@ -58,7 +58,7 @@ DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(JobOptions.__annotations__),
     "loss_scale": 1.0, "nonfinite": "skip", "max_consecutive_skips": 100, "init": "equal",
     "variable_world": False, "accumulation_steps": 1, "profile": "exact",
-    "pinned_bytes": 1 << 26, "gradients": "local", "collective": "none",
+    "pinned_bytes": 1 << 25, "gradients": "local", "collective": "none",
 }  # fmt: skip
 
 

@@ -116,13 +116,18 @@ class Training {
                   [&from, to] { *to = from; });
   }
 
-  // The framework reads the old weights before Pull and the new ones after HandOver.
+  // The framework reads the old weights before Pull and the new ones after HandOver. Weights of one
+  // server come while a gradient is on its way to another.
   absl::Status PullAll(float round) {
+    BALLAST_ASSIGN_OR_RETURN(const size_t late, Push(3, round + 300));
     for (size_t i = 0; i < kTensors; ++i) Read(i, &old_[i]);
     BALLAST_RETURN_IF_ERROR(device_.Record(stream_, event_));
     for (size_t i = 0; i < kTensors; ++i) {
       BALLAST_RETURN_IF_ERROR(Pull(i, round + 10 * static_cast<float>(i)));
     }
+    BALLAST_ASSIGN_OR_RETURN(const auto bytes, pipeline_->Pushed(late));
+    BALLAST_RETURN_IF_ERROR(Expect(bytes.data(), round + 300, "gradient beside weights"));
+    BALLAST_RETURN_IF_ERROR(pipeline_->Release(late));
     BALLAST_RETURN_IF_ERROR(pipeline_->HandOver(stream_));
     for (size_t i = 0; i < kTensors; ++i) Read(i, &new_[i]);
     BALLAST_RETURN_IF_ERROR(device_.Record(stream_, event_));

@@ -86,7 +86,7 @@ class AdamW(ServiceOptimizer):
         left, a trainer that is lost is waited for, and one that closes while others continue ends
         the job with TrainerLeft.
     pinned_bytes: with parameters on a GPU, host memory that is pinned at attach for what is on its
-        way (64 MiB); at least 4 MiB.
+        way (32 MiB); at least 4 MiB.
     device: where the servers keep the state, as in ds_config's offload_optimizer.device; no bit
         depends on it. "cpu": in memory, or OverBudget is raised. "nvme": on their disks, with as
         much of it in memory as storage.dram_budget allows (docs/nvme.md); needs durability.
