@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from ballast.torch import nccl
 
 from serving import built_ballastd
 
@@ -100,3 +101,25 @@ def test_a_communicator_that_is_dropped_lets_other_threads_run(fake_nccl, tmp_pa
     os.mkfifo(pipe)
     said = run(DROPPED, pipe, LD_LIBRARY_PATH=str(fake_nccl.parent), FAKE_NCCL_FREE=str(pipe))
     assert said == "both have ended\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "ABORTED: the init (NCCL 2.28.9 says: invalid usage\n(run with NCCL_DEBUG=WARN); give "
+            "each rank a GPU of its own)",
+            ["NCCL 2.28.9 says: invalid usage (run with NCCL_DEBUG=WARN); give each rank a GPU of "
+             "its own"],
+        ),
+        (
+            "ABORTED: another communicator of this process failed (bucket 0: timeout), and all "
+            "were aborted together; take the step again",
+            ["another communicator of this process failed (bucket 0: timeout), and all were "
+             "aborted together"],
+        ),
+        ("UNAVAILABLE: a rank of epoch 1 did not arrive within 3 s", []),
+    ],
+)  # fmt: skip
+def test_a_lost_trainer_is_told_with_what_nccl_or_another_job_said(text, said):
+    assert nccl._said(RuntimeError(text)) == said

@@ -306,8 +306,12 @@ def _text(error: Exception) -> str:
 
 
 def _said(error: Exception) -> list[str]:
-    # What NCCL says, without the words around it; [] when it said nothing in time.
-    found = re.search(r"NCCL \S+ says: .*", _text(error))
+    # What NCCL says, without the words around it, or that another job's communicator has failed;
+    # [] when nothing was said in time.
+    text = " ".join(_text(error).split())
+    if text.startswith("another communicator of this process failed"):
+        return [text.removesuffix("; take the step again")]
+    found = re.search(r"NCCL \S+ says: .*", text)
     if found:
         return [found.group().rstrip(")")]
     return [_text(error)] if isinstance(error, _Over) else []
