@@ -24,7 +24,7 @@ from gpu_kit import checks, faults, models, place  # noqa: E402
 from gpu_kit.twins import Twins  # noqa: E402
 
 MIB = 1 << 20
-ROUNDS, REHEARSED = 100, 8
+ROUNDS, REHEARSED, ROUNDS_MIN = 100, 8, 8  # the first ones also wait for torch to warm up
 F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
 # Long frames need longer buffers: 4 of them are the fewest.
 LONG_FRAMES = {
@@ -125,10 +125,10 @@ def outcome(
     where: place.RealGpu | place.Standin, case: Case, endpoints: list[str], wanted: int,
     until: float,
 ) -> Outcome:  # fmt: skip
-    """Of up to `wanted` rounds, fewer when time.monotonic() is past `until`."""
+    """Of up to `wanted` rounds, ROUNDS_MIN or more when time.monotonic() is past `until`."""
     twins = Twins(where, endpoints, model_of(case), apart=case.apart, **options_of(case))
     weights = done = 0
-    while done < wanted and (done == 0 or time.monotonic() < until):
+    while done < wanted and (done < ROUNDS_MIN or time.monotonic() < until):
         one_round(case, twins, done)
         done += 1
         if done % 5 == 1:

@@ -154,6 +154,9 @@ class Fsdp2(Contestant):
         self.optimizer = torch.optim.AdamW(module.parameters(), fused=True, **self._adamw())
 
     def step(self) -> None:
+        # With one rank, gradients were seen to be on their way to the host still.
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
         torch.nn.utils.clip_grad_norm_(self.module.parameters(), CLIP)
         self.optimizer.step()
         self.optimizer.zero_grad()

@@ -88,6 +88,25 @@ class Standin:
         self._there.clear()
 
 
+class Host:
+    """Memory of the host that stays the host's."""
+
+    name = "host"
+    real = False
+
+    def __init__(self) -> None:
+        self.device = torch.device("cpu")
+
+    def put(self, module: torch.nn.Module) -> torch.nn.Module:
+        return module
+
+    def put_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
+
+    def finish(self) -> None:
+        pass
+
+
 def chosen(cpu: bool) -> RealGpu | Standin:
     """The place of this run. BALLAST_KIT_STANDIN names the stand-in's shared object."""
     return Standin(Path(os.environ["BALLAST_KIT_STANDIN"])) if cpu else RealGpu()

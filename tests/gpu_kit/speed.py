@@ -116,6 +116,21 @@ def a_steps_bytes(stage: checks.Stage, where: place.RealGpu | place.Standin) -> 
                         f"{found['wrong']} are wrong")  # fmt: skip
             stage.measured(f"{name}, as a share of bare copies both ways", found["ratio"], "",
                            least(stage, STEP), summary(found), **found)  # fmt: skip
+            if durability == "none":
+                beside_the_host(stage, running, bytes, dtype, repeats, found)
+
+
+def beside_the_host(
+    stage: checks.Stage, running: Any, bytes: int, dtype: torch.dtype, repeats: int,
+    there: dict[str, Any],
+) -> None:  # fmt: skip
+    """The same step with tensors of the host: what is not the GPU's part of it."""
+    host = step_rate.measured(
+        place.Host(), running, bytes, dtype, repeats, durability="none"
+    )
+    stage.measured(f"the same step with tensors of the host, {str(dtype)[6:]}: its time / the GPU's",
+                   round(host["step_s"] / there["step_s"], 3), "", None, summary(host),
+                   **host)  # fmt: skip
 
 
 def summary(found: dict[str, Any]) -> str:

@@ -22,13 +22,13 @@ class Stage:
 
 ALL = (
     Stage("facts", "facts", 15, 2, "what this host is"),
-    Stage("bits", "bits", 90, 15, "the bits of the CPU, in every form a tensor has"),
-    Stage("order", "order", 75, 20, "order under stress, and planted faults that must be noticed"),
-    Stage("speed", "speed", 70, 20, "copies and steps as shares of the device's own copies"),
-    Stage("memory", "memory", 30, 15, "bytes of GPU memory per parameter"),
-    Stage("nccl", "nccl", 30, 10, "NCCL itself"),
-    Stage("peers", "peers", 170, 45, "tokens per second and memory against what users have now"),
-    Stage("sanitizer", "sanitizer", 60, 15, "compute-sanitizer over the device tests"),
+    Stage("bits", "bits", 70, 15, "the bits of the CPU, in every form a tensor has"),
+    Stage("order", "order", 40, 20, "order under stress, and planted faults that must be noticed"),
+    Stage("speed", "speed", 45, 20, "copies and steps as shares of the device's own copies"),
+    Stage("memory", "memory", 35, 15, "bytes of GPU memory per parameter"),
+    Stage("nccl", "nccl", 45, 10, "NCCL itself"),
+    Stage("peers", "peers", 200, 45, "tokens per second and memory against what users have now"),
+    Stage("sanitizer", "sanitizer", 30, 15, "compute-sanitizer over the device tests"),
 )
 
 
