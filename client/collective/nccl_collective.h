@@ -3,7 +3,7 @@
 // NCCL's work runs, so what is on that stream before a call is seen by it, and what comes later
 // sees its result. The host looks at the work and at a clock, and never waits inside NCCL.
 // Sums are formed in NCCL's order, which differs from the servers' for more than two ranks.
-// Compiled, and run with a fake NCCL, not on a GPU.
+// Tested with a fake NCCL; with NCCL and one rank by the GPU kit (docs/gpu.md).
 // Thread safety: as Collective.
 #pragma once
 

@@ -1,7 +1,7 @@
 // One GPU as a device, over the table of the CUDA part.
 // Comes from: the pipelines. Goes to: the GPU. Each function checks its arguments and makes one
 // call of the table; what CUDA answers is in the status. Nothing waits for the whole device.
-// Not tested on a GPU: docs/gpu.md says what the tests show.
+// docs/gpu.md says what the tests show, and what ran on a GPU.
 // Thread safety: thread-compatible. CUDA's current device of the calling thread becomes this one.
 #pragma once
 

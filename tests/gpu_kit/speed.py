@@ -47,7 +47,7 @@ def our_copies(stage: checks.Stage) -> None:
     if not copies.program().exists():
         stage.not_run("our copies", f"the kit has no program {copies.program().name}")
         return
-    frame, buffers = (64 << 10, 8) if stage.cpu else (MIB, 64)
+    frame, buffers = (64 << 10, 8) if stage.cpu else (MIB, 32)
     bytes, repeats = (2 * MIB, 3) if stage.cpu else (256 * MIB, 7)
     plans = [
         copies.plan(copies.FP32, frame, buffers),
@@ -218,7 +218,7 @@ def sweep(stage: checks.Stage, where: place.RealGpu | place.Standin) -> None:
     """One setting differs from the first line's in each."""
     long = {"BALLAST_ROUNDS_CHUNK_BYTES": "4MiB", "BALLAST_LIMITS_MAX_FRAME_BYTES": "8MiB"}
     cases: list[tuple[str, int, dict[str, str], dict[str, Any]]] = [
-        ("as delivered: 1 server, frames of 1 MiB, 64 MiB pinned", 1, {}, {}),
+        ("as delivered: 1 server, frames of 1 MiB, 32 MiB pinned", 1, {}, {}),
         ("2 servers", 2, {}, {}),
         ("4 servers", 4, {}, {}),
         ("frames of 4 MiB", 1, long, {}),

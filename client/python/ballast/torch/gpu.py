@@ -2,7 +2,7 @@
 
 Comes from: ballast.torch.manifest, .membership. Goes to: the extension module (Gpu), through
 ballast.session. The CUDA part of the client is opened when the first tensor on a GPU joins a job.
-Compiled, and run on a stand-in for CUDA, not on a GPU.
+Tested on a stand-in for CUDA; on a GPU by the GPU kit (docs/gpu.md).
 """
 
 from __future__ import annotations

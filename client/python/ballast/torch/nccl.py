@@ -4,7 +4,7 @@
 Where a rank is lost, all communicators of the process end, the call raises TrainerLost, and the
 next step() makes a communicator of the newest epoch. See docs/nccl.md.
 Comes from: ballast.torch.membership, .shares. Goes to: the extension module ballast._nccl and
-ballast.rendezvous. Tested with a fake NCCL on tensors of the host, not on a GPU.
+ballast.rendezvous. Tested with a fake NCCL on tensors of the host; with NCCL by the GPU kit.
 Thread safety: used by one thread at a time.
 """
 
