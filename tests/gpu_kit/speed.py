@@ -125,11 +125,9 @@ def beside_the_host(
     there: dict[str, Any],
 ) -> None:  # fmt: skip
     """The same step with tensors of the host: what is not the GPU's part of it."""
-    host = step_rate.measured(
-        place.Host(), running, bytes, dtype, repeats, durability="none"
-    )
-    stage.measured(f"the same step with tensors of the host, {str(dtype)[6:]}: its time / the GPU's",
-                   round(host["step_s"] / there["step_s"], 3), "", None, summary(host),
+    host = step_rate.measured(place.Host(), running, bytes, dtype, repeats, durability="none")
+    name = f"the same step with tensors of the host, {str(dtype)[6:]}: its time / the GPU's"
+    stage.measured(name, round(host["step_s"] / there["step_s"], 3), "", None, summary(host),
                    **host)  # fmt: skip
 
 
