@@ -35,7 +35,7 @@ namespace {
 
 constexpr char kUsage[] =
     "usage: aio_bench [--json] [--path DIR] [--block BYTES] [--depth N] [--seconds S]\n"
-    "                 [--repeats N]\n";
+    "                 [--file BYTES] [--repeats N]\n";
 constexpr double kBar = 0.92;
 constexpr double kControlLeast = 0.95;
 constexpr double kControlMost = 1.05;

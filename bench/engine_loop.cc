@@ -8,21 +8,16 @@
 #include "common/base/status_macros.h"
 
 namespace ballast::bench {
-namespace {
-
-constexpr uint64_t kFileBytes = uint64_t{1} << 30;
-
-}  // namespace
-
 void AddLoopFlags(Flags* flags, LoopOptions* options) {
   flags->Multiple("--block", uint64_t{4096}, uint64_t{64} << 20, &options->block_bytes);
   flags->Number("--depth", 2, 256, &options->depth);
   flags->Number("--seconds", 0.1, 3600.0, &options->seconds);
+  flags->Multiple("--file", uint64_t{128} << 20, uint64_t{1} << 40, &options->file_bytes);
 }
 
 absl::StatusOr<std::unique_ptr<EngineLoop>> EngineLoop::Create(const std::string& directory,
                                                                const LoopOptions& options) {
-  BALLAST_ASSIGN_OR_RETURN(auto file, RawFile::Create(directory + "/file", kFileBytes));
+  BALLAST_ASSIGN_OR_RETURN(auto file, RawFile::Create(directory + "/file", options.file_bytes));
   BALLAST_ASSIGN_OR_RETURN(
       Arena memory, Arena::Create(options.block_bytes * static_cast<uint64_t>(options.depth)));
   FillRandomBytes(memory.data(), memory.bytes(), 1);

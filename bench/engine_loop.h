@@ -22,14 +22,15 @@ struct LoopOptions {
   uint64_t block_bytes = uint64_t{1} << 20;
   int depth = 16;        // blocks under way
   double seconds = 0.5;  // of one turn
+  uint64_t file_bytes = uint64_t{1} << 30;
 };
 
-// --block, --depth and --seconds.
+// --block, --depth, --seconds and --file.
 void AddLoopFlags(Flags* flags, LoopOptions* options);
 
 class EngineLoop {
  public:
-  // Makes a file of 1 GiB of random bytes in `directory`, O_DIRECT, and an engine with memory for
+  // Makes a file of random bytes in `directory`, O_DIRECT, and an engine with memory for
   // the blocks under way. Errors: INTERNAL, RESOURCE_EXHAUSTED.
   static absl::StatusOr<std::unique_ptr<EngineLoop>> Create(const std::string& directory,
                                                             const LoopOptions& options);

@@ -41,7 +41,7 @@ namespace {
 
 constexpr char kUsage[] =
     "usage: handle_bench [--json] [--path DIR] [--block BYTES] [--depth N] [--parallel N]\n"
-    "                    [--seconds S] [--repeats N]\n"
+    "                    [--seconds S] [--file BYTES] [--repeats N]\n"
     "--seconds: of one turn of fio\n";
 constexpr double kBar = 0.90;
 constexpr double kControlLeast = 0.90;

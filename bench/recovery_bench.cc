@@ -53,10 +53,9 @@ constexpr double kStateBytes = 12;      // of memory, per parameter
 constexpr double kServerBytes = 18;     // with registers and outgoing weights of a bf16 job
 constexpr double kTrainerBytes = 2;     // weights; gradients are shared between tensors
 constexpr double kDiskBytes = 24 + 24;  // two places; log of six rounds, as large as fp32 ones
-constexpr uint64_t kDiskRest = uint64_t{6} << 30;    // segments in reserve, and the raw file
+constexpr uint64_t kDiskRest = uint64_t{4} << 30;    // segments in reserve
 constexpr uint64_t kMemoryRest = uint64_t{1} << 30;  // for everything else
 constexpr uint64_t kGradientBytes = uint64_t{256} << 20;
-constexpr uint64_t kRawBytes = uint64_t{2} << 30;
 constexpr int kReadDepth = 4;
 constexpr double kBandwidthFactor = 1.3;
 constexpr double kAllowanceS = 1;
@@ -64,6 +63,7 @@ constexpr double kAllowanceS = 1;
 struct Options {
   std::vector<double> gigabytes = {1, 4, 12};
   std::string path = ".";
+  uint64_t raw_bytes = uint64_t{2} << 30;
   int rounds = 6;  // before the first kill: more than it takes to checkpoint every extent once
   int repeats = 3;
   std::string server;
@@ -71,7 +71,8 @@ struct Options {
 };
 
 constexpr char kUsage[] =
-    "usage: recovery_bench [--json] [--gb N,...] [--path DIR] [--rounds N] [--repeats N]\n"
+    "usage: recovery_bench [--json] [--gb N,...] [--path DIR] [--file BYTES]\n"
+    "                      [--rounds N] [--repeats N]\n"
     "                      [--server BALLASTD] [--set FIELD=VALUE]...\n";
 
 // One kill and what followed.
@@ -154,7 +155,7 @@ std::string Job::TooLarge() const {
   const auto parameters = static_cast<double>(Parameters());
   const auto memory =
       static_cast<uint64_t>(parameters * (kServerBytes + kTrainerBytes)) + kMemoryRest;
-  const auto disk = static_cast<uint64_t>(parameters * kDiskBytes) + kDiskRest;
+  const auto disk = static_cast<uint64_t>(parameters * kDiskBytes) + kDiskRest + options_.raw_bytes;
   if (const uint64_t free = AvailableMemoryBytes(); free < memory) {
     return absl::StrCat("it takes ", memory, " bytes of memory, ", free, " are available");
   }
@@ -167,7 +168,7 @@ std::string Job::TooLarge() const {
 
 absl::Status Job::Prepare() {
   BALLAST_ASSIGN_OR_RETURN(directory_, TemporaryDirectory::Create(options_.path));
-  BALLAST_ASSIGN_OR_RETURN(raw_, RawFile::Create(directory_->path() + "/raw", kRawBytes));
+  BALLAST_ASSIGN_OR_RETURN(raw_, RawFile::Create(directory_->path() + "/raw", options_.raw_bytes));
   BALLAST_ASSIGN_OR_RETURN(model_, Model::Describe(Parameters()));
   const auto budget = static_cast<uint64_t>(static_cast<double>(Parameters()) * (kServerBytes + 1));
   std::vector<std::string> arguments = {
@@ -342,6 +343,7 @@ int Main(int argc, char** argv) {
   Flags flags;
   flags.Value("--gb", [&](const auto& text) { return ParseSizes(text, &options.gigabytes); });
   flags.Text("--path", &options.path);
+  flags.Multiple("--file", uint64_t{128} << 20, uint64_t{1} << 40, &options.raw_bytes);
   flags.Number("--rounds", 1, 1000, &options.rounds);
   flags.Number("--repeats", 1, 1000, &options.repeats);
   flags.Server(argv[0], &options.server, &options.server_arguments);

@@ -178,10 +178,11 @@ def main() -> int:
     finally:
         servers.stop()
         shutil.rmtree(folder)
+    result["verified"] = result["differing_bits"] == 0
     result["bars"] = BARS
     result["missed"] = [key for key, bar in BARS.items() if result[key] < bar]
     print(json.dumps(result) if options.json else result)
-    return 1 if result["differing_bits"] else 0
+    return 0 if result["verified"] else 1
 
 
 if __name__ == "__main__":

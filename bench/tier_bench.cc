@@ -33,7 +33,8 @@ namespace {
 
 constexpr char kUsage[] =
     "usage: tier_bench [--json] [--path DIR] [--extents N] [--extent-elements N] [--buffers N]\n"
-    "                  [--threads N] [--block BYTES] [--depth N] [--seconds S] [--repeats N]\n";
+    "                  [--threads N] [--block BYTES] [--depth N] [--seconds S]\n"
+    "                  [--file BYTES] [--repeats N]\n";
 constexpr std::array<int, 3> kShares = {25, 50, 75};
 constexpr std::array<double, 3> kShareBars = {1.25, 1.75, 3.0};
 constexpr double kRawBar = 0.92;

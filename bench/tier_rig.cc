@@ -79,7 +79,8 @@ server::StorageOptions TierRig::Storage() const {
   server::StorageOptions storage;
   storage.images = {.job = 1, .tile_elements = kTileElements, .direct = true};
   for (uint32_t e = 0; e < options_.extents; ++e) {
-    storage.shapes.push_back({.extent = e, .elements = options_.extent_elements});
+    storage.shapes.push_back(
+        {.extent = e, .elements = options_.extent_elements, .array_count = kArrays});
     storage.gradient_bytes.push_back(options_.log ? options_.extent_elements * kLoggedBytes
                                                   : size_t{kPageBytes});
   }
