@@ -51,7 +51,7 @@ write_targets() {
     mv "$folder/targets.part" "$folder/targets.json"
 }
 
-cp "$here/rules.yaml" "$folder/"
+"$here/plain_rules.sh" >"$folder/rules.yaml"
 sed "s/^\(  [a-z]*_interval:\) .*/\1 $interval/" "$here/prometheus.yml" >"$folder/prometheus.yml"
 write_targets
 PYTHONPATH="$root/client/python" "$root/.venv/bin/python" -m ballast.run --servers 2 \
