@@ -146,6 +146,38 @@ def test_training_goes_on_with_the_step_that_ends_after_the_restart(tmp_path, ba
     assert kill.restarted and kill.pause_ms > 0
 
 
+def test_nothing_in_the_picture_is_cut_off_or_covered(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(QUICKSTART.parent))
+    import outcome
+    from matplotlib import pyplot
+
+    phases = {"push": 6.0, "wait": 14.0, "pull": 9.0, "collect": 15.0, "vote": 0.5, "step": 9.0}
+    victims = (("server", 1, 37), ("trainer", 1, 75), ("server", 0, 149))
+    result = {
+        "losses": [(1, 5.6), (150, 2.9)], "evals": [[0, 5.6, 5.6], [150, 2.9, 2.9]],
+        "parameters": 6_400_000, "differing": {"master": 0}, "round_ms_p50": 29.0,
+        "phases_ms_p50": phases,
+        "kills": [{"kind": k, "number": n, "step": s, "pause_ms": 1e4} for k, n, s in victims],
+    }  # fmt: skip
+    outcome.plot(result, tmp_path / "picture.png")
+    figure = pyplot.gcf()
+    losses, times = figure.axes
+    legends = [axes.get_legend().get_window_extent() for axes in figure.axes]
+    loose = [t for axes in figure.axes for t in (*axes.texts, axes.title) if t.get_text()]
+    assert [t.get_text() for t in losses.texts] == ["1", "2", "3"]
+    for box in (*(t.get_window_extent() for t in loose), *legends):
+        assert figure.bbox.x0 <= box.x0 <= box.x1 <= figure.bbox.x1, box
+        assert figure.bbox.y0 <= box.y0 <= box.y1 <= figure.bbox.y1, box
+    for text in loose:
+        assert not any(text.get_window_extent().overlaps(legend) for legend in legends), text
+    named = {line.get_label(): line for line in losses.lines}
+    torch_s, ours = named["held out: torch.optim.AdamW(fused)"], named["held out: Ballast"]
+    assert torch_s.get_linewidth() > ours.get_linewidth() + ours.get_markersize()
+    assert losses.lines.index(torch_s) < losses.lines.index(ours)
+    assert [bar.get_width() for bar in times.patches] == [*phases.values()]
+    pyplot.close(figure)
+
+
 def children_of(pid: int) -> list[int]:
     return [int(c) for c in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
