@@ -43,8 +43,7 @@ completion() {
 
 changelog() {
   printf 'ballast-server (%s) unstable; urgency=medium\n\n' "$BALLAST_VERSION"
-  printf '  * Built from revision %s.\n' "$BALLAST_REVISION"
-  printf '    CHANGELOG.md of the sources says what changed.\n\n'
+  printf '  * Built from revision %s.\n\n' "$BALLAST_REVISION"
   printf ' -- Ballast Authors <%s>  %s\n' "$MAINTAINER" \
     "$(LC_ALL=C date -u -R -d "@$SOURCE_DATE_EPOCH")"
 }
