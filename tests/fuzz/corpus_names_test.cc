@@ -9,35 +9,29 @@
 
 #include "absl/strings/match.h"
 #include "common/io/file.h"
+#include "common/io/memory_disk.h"
 #include "common/safetensors/index.h"
 #include "common/safetensors/reader.h"
 #include "server/durability/sealed_bytes.h"
 #include "server/snapshot/manifest.h"
+#include "tests/fuzz/corpus.h"
 
 namespace ballast::fuzz {
 namespace {
 
-std::string PathOf(const std::string& target, const std::string& name) {
-  return std::string(BALLAST_FUZZ_CORPUS) + "/" + target + "/" + name;
-}
-
 // Names and bytes of the target's inputs.
 std::vector<std::pair<std::string, std::string>> InputsOf(const std::string& target) {
-  std::vector<std::pair<std::string, std::string>> inputs;
-  const auto names = PosixFileSystem()->List(PathOf(target, ""));
-  EXPECT_TRUE(names.ok()) << names.status();
-  for (const std::string& name : names.value_or(std::vector<std::string>())) {
-    const auto bytes = ReadWholeFile(PosixFileSystem(), PathOf(target, name), 1 << 20);
-    EXPECT_TRUE(bytes.ok()) << bytes.status();
-    inputs.emplace_back(name, bytes.value_or(""));
-  }
-  return inputs;
+  const auto inputs = CorpusOf(target);
+  EXPECT_TRUE(inputs.ok()) << inputs.status();
+  return inputs.value_or(std::vector<std::pair<std::string, std::string>>());
 }
 
 TEST(CorpusNames, GoodSafetensorsFilesAreReadAndBadOnesAreNot) {
   int good = 0, bad = 0;
   for (const auto& [name, input] : InputsOf("safetensors")) {
-    const bool file = SafetensorsReader::Open(PosixFileSystem(), PathOf("safetensors", name)).ok();
+    MemoryDisk disk;
+    ASSERT_TRUE(ReplaceFile(&disk, "/input", input).ok());
+    const bool file = SafetensorsReader::Open(&disk, "/input").ok();
     const bool index = ParseSafetensorsIndex(input).ok();
     EXPECT_EQ(file, absl::StartsWith(name, "file-good-")) << name;
     EXPECT_EQ(index, absl::StartsWith(name, "index-good-")) << name;

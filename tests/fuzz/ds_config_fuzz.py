@@ -16,13 +16,15 @@ from pathlib import Path
 import atheris
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "client" / "python"))
+sys.path[:0] = [str(ROOT / "client" / "python"), str(ROOT / "tests" / "fuzz")]
+
+import corpus  # noqa: E402  (found only after the line above)
 
 with atheris.instrument_imports(include=["ballast.ds_config"]):
     from ballast.ds_config import DsConfigError, check
     from ballast.ds_config.table import ALIASES, OPTIMIZERS, ROWS, SCHEDULERS, SECTIONS
 
-CORPORA = (ROOT / "configs" / "ds", ROOT / "tests" / "fuzz" / "corpus" / "ds_config")
+CORPORA = (ROOT / "configs" / "ds",)
 TIMEOUT_S = 10
 TEXT_BYTES_MAX = 8192
 _PLACE = re.compile(r"([0-9]+):([0-9]+)\Z")
@@ -84,7 +86,9 @@ def main() -> None:
         options = [f"-dict={dictionary}", f"-max_len={TEXT_BYTES_MAX}", f"-timeout={TIMEOUT_S}"]
         given = sys.argv[1:]
         mine = any(not word.startswith("-") for word in given)
-        folders = [] if mine else [str(found), *map(str, CORPORA)]
+        kept = Path(folder, "kept")
+        corpus.unpack("ds_config", kept)
+        folders = [] if mine else [str(found), *map(str, CORPORA), str(kept)]
         atheris.Setup([sys.argv[0], *options, *given, *folders], Target(Path(folder, "input.json")))
         atheris.Fuzz()
 

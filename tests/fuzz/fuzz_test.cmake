@@ -19,10 +19,12 @@ run(${CMAKE_COMMAND} --build --preset fuzz --parallel 1 --target ${TARGET})
 set(folder ${SOURCE_DIR}/tests/fuzz)
 file(REMOVE_RECURSE ${WORK_DIR}/${CORPUS})
 file(MAKE_DIRECTORY ${WORK_DIR}/${CORPUS})
+file(REMOVE_RECURSE ${WORK_DIR}/${CORPUS}-kept)
+run(${PYTHON} -B ${folder}/corpus.py unpack ${CORPUS} ${WORK_DIR}/${CORPUS}-kept)
 run(${SOURCE_DIR}/build/fuzz/bin/${TARGET}
   -runs=${RUNS} -max_len=4096 -timeout=20 -rss_limit_mb=1024 -verbosity=0
   -print_final_stats=1 -dict=${folder}/${CORPUS}.dict -artifact_prefix=${WORK_DIR}/
-  ${WORK_DIR}/${CORPUS} ${folder}/corpus/${CORPUS})
+  ${WORK_DIR}/${CORPUS} ${WORK_DIR}/${CORPUS}-kept)
 
 # A target that answers everything at its first byte is fast and finds nothing.
 string(REGEX MATCH "stat::new_units_added: *([0-9]+)" _ "${output}")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the first inputs of tests/fuzz/corpus; the names say what becomes of them. Those of
+"""Writes the first inputs of safetensors and job_file; the names say what becomes of them. Those of
 job_file are made of file-good-export, a job.ballast that a server has written.
 
 Comes from: people who change the format's rules. Goes to: the corpus, which is committed.
@@ -7,12 +7,9 @@ Thread safety: one process, nothing shared.
 """
 
 import json
-import pathlib
 import struct
 
-CORPUS = pathlib.Path(__file__).resolve().parent / "corpus"
-FOLDER = CORPUS / "safetensors"
-JOB_FILES = CORPUS / "job_file"
+import corpus
 
 
 def entry(dtype, shape, begin, end):
@@ -130,12 +127,9 @@ def job_files(whole):
 
 def main():
     """Writes every input; those that fuzzing found stay."""
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    for name, content in {**GOOD, **BAD}.items():
-        (FOLDER / name).write_bytes(content)
-    whole = (JOB_FILES / "file-good-export").read_bytes()
-    for name, content in job_files(whole).items():
-        (JOB_FILES / name).write_bytes(content)
+    corpus.write("safetensors", {**corpus.read("safetensors"), **GOOD, **BAD})
+    kept = corpus.read("job_file")
+    corpus.write("job_file", {**kept, **job_files(kept["file-good-export"])})
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/strings/escaping.h"
-#include "common/io/file.h"
+#include "tests/fuzz/corpus.h"
 #include "tests/fuzz/fuzz_loop.h"
 #include "tests/fuzz/fuzz_target.h"
 
@@ -30,17 +30,14 @@ void ShowInput(int) {
                absl::CHexEscape(running->last_input()).c_str());
 }
 
-// The files of tests/fuzz/corpus/<name>; none where there is no such folder.
-std::vector<std::string> CorpusOf(const std::string& name) {
-  const std::string folder = std::string(BALLAST_FUZZ_CORPUS) + "/" + name + "/";
+// The inputs that are kept of the target.
+std::vector<std::string> KeptOf(const std::string& name) {
   std::vector<std::string> inputs;
-  const auto files = PosixFileSystem()->List(folder);
-  if (!files.ok()) return inputs;
-  for (const std::string& file : *files) {
-    const auto bytes = ReadWholeFile(PosixFileSystem(), folder + file, kInputBytesMax);
-    EXPECT_TRUE(bytes.ok()) << bytes.status();
-    inputs.push_back(bytes.value_or(""));
-  }
+  const auto corpus = CorpusOf(name);
+  EXPECT_TRUE(corpus.ok()) << corpus.status();
+  if (!corpus.ok()) return inputs;
+  EXPECT_FALSE(corpus->empty());
+  for (const auto& [file, bytes] : *corpus) inputs.push_back(bytes);
   return inputs;
 }
 
@@ -49,7 +46,7 @@ class Targets : public ::testing::TestWithParam<NamedTarget> {};
 TEST_P(Targets, AnswerSeedsCorpusAndWhatMutatorsMakeOfThem) {
   const std::unique_ptr<FuzzTarget> target = GetParam().make();
   EXPECT_FALSE(target->Seeds().empty());
-  FuzzLoop loop(target.get(), CorpusOf(GetParam().name), kSeed);
+  FuzzLoop loop(target.get(), KeptOf(GetParam().name), kSeed);
   running = &loop;
   std::signal(SIGABRT, &ShowInput);
   std::signal(SIGSEGV, &ShowInput);
