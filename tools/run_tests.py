@@ -11,6 +11,7 @@ count a flaky test as passed, unless there are too many of them.
 
 import argparse
 import dataclasses
+import json
 import os
 import pathlib
 import re
@@ -26,6 +27,9 @@ RERUN_MAX = 30
 WORKERS_PER_PROCESSOR = 2
 WORKERS_MAX = 8
 LAST_WORDS = 8
+# A test's limit is at least so many times what it takes: a loaded machine is no failure.
+LIMIT_TIMES = 5
+PYTEST_LIMIT_S = 600
 SLOW = ("slow", "bench", "e2e")
 
 
@@ -85,6 +89,16 @@ class Ctest:
                           r"|\d+% tests passed)", text)
         return found.group(1) if found else ""
 
+    def slow(self, text):
+        """(name, seconds, limit) of tests that took more than a fifth of their limit."""
+        listed = subprocess.run([*self._base[:-1], "--show-only=json-v1"], cwd=REPO, text=True,
+                                stdout=subprocess.PIPE, check=False)
+        limits = {test["name"]: row["value"] for test in json.loads(listed.stdout or "{}").get(
+            "tests", ()) for row in test.get("properties", ()) if row["name"] == "TIMEOUT"}
+        took = re.findall(r"^ *\d+/\d+ Test +#\d+: (.+?) \.* *Passed +([\d.]+) sec", text, re.M)
+        return [(name, float(s), limits[name]) for name, s in took
+                if name in limits and float(s) * LIMIT_TIMES > limits[name]]
+
     def summary(self, text, failing, recovered):
         """ctest's own last line, with the tests that passed at last counted as passed."""
         found = re.findall(r"^\d+% tests passed, (\d+) tests failed out of (\d+)", text, re.M)
@@ -103,14 +117,16 @@ class Pytest:
     tests_failed = 1
 
     def __init__(self, selection, program=(".venv/bin/python", "-m", "pytest")):
-        self._base = [*program, "--timeout=600"]
+        self._base = [*program, f"--timeout={PYTEST_LIMIT_S}"]
         self._selection = selection
 
     def command(self):
         workers = min(WORKERS_MAX, WORKERS_PER_PROCESSOR * processors())
         chosen = ["-m", f"not {' and not '.join(SLOW)}"] if self._selection.quick else []
         parallel = ["-n", str(workers), "--dist", "worksteal"]
-        return [*self._base, "tests/python", "tests/e2e", "tests/deploy", "-ra", *parallel, *chosen]
+        longest = ["--durations=20", f"--durations-min={PYTEST_LIMIT_S // LIMIT_TIMES}"]
+        return [*self._base, "tests/python", "tests/e2e", "tests/deploy", "-ra", *longest,
+                *parallel, *chosen]
 
     def again(self, failed):
         return [*self._base, "-rA", *failed]
@@ -131,6 +147,12 @@ class Pytest:
     def last_words(self, text, name):
         """Nothing: pytest's list of what failed has the message already."""
         return ""
+
+    def slow(self, text):
+        """(name, seconds, limit) of tests that took more than a fifth of their limit."""
+        _, _, listed = text.partition("slowest 20 durations")
+        return [(name, float(s), PYTEST_LIMIT_S)
+                for s, name in re.findall(r"^([\d.]+)s call +(\S.*?)\s*$", listed, re.M)]
 
     def summary(self, text, failing, recovered):
         """pytest's own last line, with the tests that passed at last counted as passed."""
@@ -214,6 +236,9 @@ def report_suite(outcome, too_many):
             print(f"{word} {name}")
             said = [line for line in suite.last_words(text, name).splitlines() if line.strip()]
             print("".join(f"    {line}\n" for line in said[-LAST_WORDS:]), end="")
+    for name, seconds, limit in suite.slow(text):
+        print(f"SLOW {name}: {seconds:.0f} s, and its limit is {limit:.0f} s: on an idle machine "
+              f"too little (tests have {LIMIT_TIMES} times what they take)")
     recovered = () if too_many else outcome.flaky
     failing = outcome.failing + (outcome.flaky if too_many else ())
     print(suite.summary(text, failing, recovered))

@@ -16,6 +16,11 @@ import run_tests  # noqa: E402  (found only after the line above)
 FAKE_CTEST = r'''
 import json, sys
 plan = json.load(open(sys.argv[1]))
+if "--show-only=json-v1" in sys.argv:
+    print(json.dumps({"tests": [
+        {"name": name, "properties": [{"name": "TIMEOUT", "value": plan["limit"]}]}
+        for name in plan["names"][:1]]}))
+    sys.exit(0)
 second = "--rerun-failed" in sys.argv
 names = plan["fails"][0] if second else plan["names"]
 bad = plan["fails"][second]
@@ -43,6 +48,8 @@ names = plan["fails"][0] if second else plan["names"]
 assert not second or sys.argv[-len(names):] == names, sys.argv
 bad = plan["fails"][second]
 print("some output\nFAILED is only a word here")
+if plan["limit"] < 1:
+    print("=========== slowest 20 durations ===========\n181.25s call     " + names[0])
 print("=========== short test summary info ===========")
 for name in names:
     if name in bad:
@@ -60,9 +67,10 @@ PYTESTS = [f"tests/e2e/test_x.py::test_a[{p}]" for p in ("one", "two", "a b", "a
 class Run:
     """One run of both suites; what was printed, and the exit code."""
 
-    def __init__(self, ctest=((), ()), pytest=((), ()), codes=(None, None), pytests=PYTESTS):
+    def __init__(self, ctest=((), ()), pytest=((), ()), codes=(None, None), pytests=PYTESTS,
+                 limit=300):
         with tempfile.TemporaryDirectory() as folder:
-            self._folder = pathlib.Path(folder)
+            self._folder, self._limit = pathlib.Path(folder), limit
             chosen = run_tests.Selection()
             suites = (
                 run_tests.Ctest(chosen, self._fake("ctest", FAKE_CTEST, CTESTS, ctest, codes[0])),
@@ -78,7 +86,8 @@ class Run:
     def _fake(self, name, text, names, fails, code):
         program, plan = self._folder / f"{name}.py", self._folder / f"{name}.json"
         program.write_text(text)
-        plan.write_text(json.dumps({"names": names, "fails": fails, "code": code}))
+        plan.write_text(json.dumps(
+            {"names": names, "fails": fails, "code": code, "limit": self._limit}))
         return [sys.executable, str(program), str(plan)]
 
 
@@ -95,6 +104,15 @@ class Verdicts(unittest.TestCase):
         self.assertEqual(run.summary.splitlines(), [
             "100% tests passed, 0 tests failed out of 5", "ctest: exit code 0",
             "===== 5 passed, 1 skipped in 411.07s (0:06:51) =====", "pytest: exit code 0"])
+
+    def test_tests_whose_limit_is_near_are_named_and_the_run_is_green(self):
+        run = Run(limit=0.04)
+        self.assertEqual(run.code, 0)
+        self.assertIn(f"SLOW {CTESTS[0]}: 0 s, and its limit is 0 s: ", run.summary)
+        self.assertIn(f"SLOW {PYTESTS[0]}: 181 s, and its limit is 600 s: ", run.summary)
+        self.assertEqual(run.summary.count("SLOW "), 2)
+        self.assertNotIn(f"SLOW {CTESTS[0]}", Run(limit=0.06).summary)
+        self.assertNotIn("SLOW", Run().summary)
 
     def test_a_test_that_passes_alone_is_flaky_and_the_run_is_green(self):
         run = Run(ctest=(some(CTESTS, 1), ()), pytest=(PYTESTS[2:4], ()))
