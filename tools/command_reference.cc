@@ -25,7 +25,7 @@ those that do not answer. Servers with TLS want `--tls-ca`, and `--tls-cert` wit
 |---|---|---|
 )";
 
-constexpr char kCodes[] = R"(
+constexpr char kCodesPage[] = R"(
 ## Exit codes
 
 | Code | Meaning | What to do |
@@ -88,7 +88,7 @@ std::string CommandReference() {
     }
   }
   return absl::StrCat(out, "| `-o table\\|json\\|yaml` | form of the output (default: table) |\n",
-                      kCodes);
+                      kCodesPage);
 }
 
 }  // namespace ballast::tools

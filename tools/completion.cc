@@ -36,7 +36,7 @@ std::vector<std::string> OwnFlags(const Command& command) {
   return absl::StrSplit(command.own_flags, ' ', absl::SkipEmpty());
 }
 
-std::string FlagsOf(const Command& command) {
+std::string FlagWordsOf(const Command& command) {
   std::vector<std::string> flags = OwnFlags(command);
   flags.insert(flags.end(), command.flags.begin(), command.flags.end());
   if (command.asks_servers) {
@@ -61,7 +61,7 @@ int Bash(const Options&) {
   for (const Command& command : AllCommands()) {
     const bool one_word = std::string(command.name).find(' ') == std::string::npos;
     std::cout << "      '" << command.name << (one_word ? " '*" : "'") << ") words='"
-              << FlagsOf(command) << "' ;;\n";
+              << FlagWordsOf(command) << "' ;;\n";
   }
   std::cout
       << "    esac\n    if [ \"$COMP_CWORD\" -eq 2 ]; then\n      case \"${COMP_WORDS[1]}\" in\n";

@@ -46,7 +46,7 @@ int Check(const Options& options) {
                             ", \"warnings\": ", loaded->warnings.size(), "}\n"));
 }
 
-int Show(const Options& options) {
+int ShowConfig(const Options& options) {
   const auto loaded = LoadNamed(options);
   if (!loaded.ok()) return Refused(loaded.status());
   if (options.form != Form::kJson) {
@@ -80,7 +80,7 @@ std::vector<Command> ConfigCommands() {
       {.name = "config show",
        .words = "[FILE]",
        .help = "what they make: every field, and where its value comes from",
-       .run = Show,
+       .run = ShowConfig,
        .asks_servers = false},
       {.name = "config schema",
        .help = "JSON Schema of the file, for editors",

@@ -15,7 +15,7 @@
 namespace ballast::tools {
 namespace {
 
-const char kUsage[] =
+const char kCheckUsage[] =
     R"(usage: ballastctl ds check FILE [-o table|json|yaml] [--world N] [--arguments ARGUMENTS.json]
 
 Says what Ballast does with each key of a DeepSpeed ds_config.json, with which value, and what to
@@ -64,12 +64,12 @@ int Become(const std::string& python, const std::vector<std::string>& arguments)
 }
 
 // This process becomes the Python of BALLAST_PYTHON, else python3 of PATH, so that its exit code is
-// ballastctl's: as kUsage says, and 4 also for a Python that is too old. Returns only where no
+// ballastctl's: as kCheckUsage says, and 4 also for a Python that is too old. Returns only where no
 // Python takes over: 0 after a help text, 4 without Python; an error's text is on stderr.
 int DsCheckMain(const std::vector<std::string>& arguments) {
   const std::string last = arguments.empty() ? "" : arguments.back();
   if (last == "--help" || last == "-h") {
-    std::cout << kUsage;
+    std::cout << kCheckUsage;
     return 0;
   }
   const char* const named = std::getenv("BALLAST_PYTHON");

@@ -29,7 +29,7 @@ namespace {
 constexpr uint64_t kIoBytesMin = uint64_t{64} << 20;
 constexpr uint64_t kIoBytesMax = uint64_t{16} << 30;
 constexpr uint64_t kIoBytesUnit = uint64_t{4} << 20;
-constexpr uint64_t kBlockBytesMax = uint64_t{64} << 20;
+constexpr uint64_t kTuneBlockBytesMax = uint64_t{64} << 20;
 constexpr int kDepthMax = 4096;
 constexpr size_t kValuesMax = 32;
 constexpr double kSecondsMax = 60;
@@ -165,7 +165,7 @@ absl::StatusOr<std::vector<T>> TakeList(const std::string& value, const Take& ta
 
 absl::StatusOr<uint64_t> TakeBlock(const std::string& word) {
   BALLAST_ASSIGN_OR_RETURN(const uint64_t bytes, ParseBytes(word));
-  if (bytes == 0 || bytes % kPageBytes != 0 || bytes > kBlockBytesMax) {
+  if (bytes == 0 || bytes % kPageBytes != 0 || bytes > kTuneBlockBytesMax) {
     return absl::InvalidArgumentError(
         absl::StrCat("--block-size ", word, "; it takes multiples of 4096 up to 64MiB"));
   }

@@ -5,17 +5,13 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/reason.h"
+#include "common/policy/refusal.h"
 
 namespace ballast {
 namespace {
 
 constexpr double kFactor = 2;
 constexpr int64_t kMaxInitialPower = 126;
-
-absl::Status Refuse(const std::string& text) {
-  return ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadHyperparam, text);
-}
 
 absl::Status CheckDynamic(const LossScalerConfig& config) {
   if (config.initial_scale_power < 0 || config.initial_scale_power > kMaxInitialPower) {

@@ -8,14 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "common/base/reason.h"
+#include "common/policy/refusal.h"
 
 namespace ballast {
 namespace {
-
-absl::Status Refuse(const std::string& text) {
-  return ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadHyperparam, text);
-}
 
 // `visit(name, field)` for each argument of a schedule, constant or not.
 template <typename S, typename V>

@@ -3,16 +3,12 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/reason.h"
 #include "common/base/status_macros.h"
+#include "common/policy/refusal.h"
 #include "common/policy/schedule.h"
 
 namespace ballast {
 namespace {
-
-absl::Status Refuse(const std::string& text) {
-  return ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadHyperparam, text);
-}
 
 absl::Status CheckFinite(const char* name, double value) {
   if (std::isfinite(value)) return absl::OkStatus();

@@ -13,7 +13,7 @@
 namespace ballast::server {
 namespace {
 
-constexpr LongWork::Thread kThread = LongWork::Thread::kExchange;
+constexpr LongWork::Thread kExportThread = LongWork::Thread::kExchange;
 
 // Why a server could not read the snapshot, where that is so: an operator has deleted it.
 absl::Status DeletedMeanwhile(const SnapshotStore& store, const ExportCall& call,
@@ -53,7 +53,7 @@ void ExportDesk::Export(const ExportCall& call, const Done& done) {
   const absl::StatusOr<JobPlan> plan = parts_.names->WholeJob({call.tenant, call.job});
   if (!plan.ok()) return done(plan.status());
   parts_.work->Run(
-      kThread, [this, call, plan = *plan] { return CheckRoom(call, plan); },
+      kExportThread, [this, call, plan = *plan] { return CheckRoom(call, plan); },
       [=, this](const absl::Status& fits) { fits.ok() ? ExportPresent(call, done) : done(fits); });
 }
 
@@ -97,7 +97,7 @@ void ExportDesk::ExportPresent(const ExportCall& call, const Done& done) {
 
 void ExportDesk::ExportSnapshot(const ExportCall& call, uint64_t id, const Done& done) {
   parts_.work->Run(
-      kThread, [this, call, id] { return Begin(call, id); },
+      kExportThread, [this, call, id] { return Begin(call, id); },
       [this, done](const absl::StatusOr<WritingRef>& writing) {
         if (!writing.ok()) return done(writing.status());
         (*writing)->done = done;
@@ -166,7 +166,7 @@ void ExportDesk::WriteAt(uint32_t server, const ExportPart& part,
 
 void ExportDesk::End(const WritingRef& writing, const absl::Status& written) {
   parts_.work->Run(
-      kThread, [this, writing, written] { return EndFiles(*writing, written); },
+      kExportThread, [this, writing, written] { return EndFiles(*writing, written); },
       [writing](const absl::Status& status) {
         status.ok() ? writing->done(writing->info) : writing->done(status);
       });
@@ -207,7 +207,7 @@ absl::Status ExportDesk::EndFiles(const Writing& writing, const absl::Status& wr
 void ExportDesk::WriteShare(const ExportPart& part, const ShareDone& done) {
   if (const absl::Status status = parts_.files->Check(); !status.ok()) return done(status);
   parts_.work->CarryOut(
-      kThread, {}, [this, part](const Halt& halt) { return WriteFiles(part, halt); }, done);
+      kExportThread, {}, [this, part](const Halt& halt) { return WriteFiles(part, halt); }, done);
 }
 
 absl::Status ExportDesk::WriteFiles(const ExportPart& part, const Halt& halt) {

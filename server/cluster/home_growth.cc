@@ -9,6 +9,7 @@
 #include "common/job/new_names.h"
 #include "common/tensor/layout.h"
 #include "server/cluster/attach_barrier.h"
+#include "server/cluster/durable.h"
 #include "server/round/job_plan.h"
 
 namespace ballast::server {
@@ -16,8 +17,6 @@ namespace {
 
 // How soon a server that did not grow is asked again.
 constexpr std::chrono::milliseconds kGrowAgain{500};
-
-bool IsDurable(const JobPlan& plan) { return plan.spec.durability != Durability::kNone; }
 
 // The plan of the same job with a grown spec: old extents keep their owners.
 absl::StatusOr<JobPlan> GrownPlan(JobPlan plan, JobSpec spec, uint64_t round) {

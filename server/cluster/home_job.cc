@@ -9,6 +9,7 @@
 #include "common/base/mutant.h"
 #include "common/base/reason.h"
 #include "common/tensor/layout.h"
+#include "server/cluster/durable.h"
 #include "server/cluster/home_errors.h"
 #include "server/cluster/job_number.h"
 #include "server/round/job_plan.h"
@@ -28,8 +29,6 @@ constexpr size_t IndexIn(const std::variant<All...>*) {
 
 template <typename T, typename Turn>
 T InputOf(void (HomeJob::*)(const T&, Turn*));
-
-bool IsDurable(const JobPlan& plan) { return plan.spec.durability != Durability::kNone; }
 
 JobPlan PlanOfSpec(const JobSpec& spec, const std::string& tenant) {
   JobPlan plan;

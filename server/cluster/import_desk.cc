@@ -13,7 +13,7 @@
 namespace ballast::server {
 namespace {
 
-constexpr LongWork::Thread kThread = LongWork::Thread::kExchange;
+constexpr LongWork::Thread kImportThread = LongWork::Thread::kExchange;
 constexpr uint64_t kRoundsMax = uint64_t{1} << 48;
 constexpr uint32_t kEpochsMax = 1u << 30;
 
@@ -90,7 +90,7 @@ void ImportDesk::Import(const ImportCall& call, const Done& done) {
   if (status.ok()) status = maker_->TakeName(call.made());
   if (!status.ok()) return done(status);
   parts_.work->Run(
-      kThread, [this, call] { return Prepare(call); },
+      kImportThread, [this, call] { return Prepare(call); },
       [=, this](const absl::StatusOr<Ready>& ready) {
         if (ready.ok()) return MakeAtAll(*ready, done);
         maker_->DropName(call.made());
@@ -136,7 +136,7 @@ void ImportDesk::MakeAtAll(const Ready& ready, const Done& done) {
 void ImportDesk::MakeShare(const ImportOrder& order, const ShareDone& done) {
   if (const absl::Status status = parts_.files->Check(); !status.ok()) return done(status);
   parts_.work->CarryOut(
-      kThread, {order.plan.job, order.plan.name()},
+      kImportThread, {order.plan.job, order.plan.name()},
       [this, order](const Halt& halt) { return MakeFiles(order, halt); }, done);
 }
 

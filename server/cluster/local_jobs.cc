@@ -9,14 +9,9 @@
 #include "common/base/names.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
+#include "server/cluster/durable.h"
 
 namespace ballast::server {
-namespace {
-
-bool IsDurable(const JobPlan& plan) { return plan.spec.durability != Durability::kNone; }
-
-}  // namespace
-
 std::shared_ptr<RoundEngine> LocalJobs::Find(uint64_t job) const {
   MutexLock lock(&mu_);
   const auto it = engines_.find(job);

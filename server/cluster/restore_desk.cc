@@ -12,7 +12,7 @@
 namespace ballast::server {
 namespace {
 
-constexpr LongWork::Thread kThread = LongWork::Thread::kSnapshots;
+constexpr LongWork::Thread kRestoreThread = LongWork::Thread::kSnapshots;
 
 // What a server of the new job remembers of the round before its first.
 PreparedRecord VoteOf(const SnapshotManifest& manifest, const JobPlan& plan, uint32_t self) {
@@ -42,7 +42,7 @@ void RestoreDesk::Restore(const RestoreCall& call, const Done& done) {
   if (status.ok()) status = maker_->TakeName(call.made());
   if (!status.ok()) return done(status);
   parts_.work->Run(
-      kThread, [this, call] { return OrderOf(call); },
+      kRestoreThread, [this, call] { return OrderOf(call); },
       [=, this](const absl::StatusOr<RestoreOrder>& order) {
         if (order.ok()) return MakeAtAll(*order, done);
         maker_->DropName(call.made());
@@ -78,7 +78,7 @@ void RestoreDesk::MakeAtAll(const RestoreOrder& order, const Done& done) {
 void RestoreDesk::MakeShare(const RestoreOrder& order, const ShareDone& done) {
   if (const absl::Status status = parts_.files->Check(); !status.ok()) return done(status);
   parts_.work->CarryOut(
-      kThread, {order.plan.job, order.plan.name()},
+      kRestoreThread, {order.plan.job, order.plan.name()},
       [this, order](const Halt& halt) { return MakeFiles(order, halt); }, done);
 }
 

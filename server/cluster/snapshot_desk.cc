@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kTries = 3;
 constexpr std::chrono::seconds kRetryDelay(1);
-constexpr LongWork::Thread kThread = LongWork::Thread::kSnapshots;
+constexpr LongWork::Thread kSnapshotThread = LongWork::Thread::kSnapshots;
 
 // Whether another try may succeed: rounds wanted the room, or the job came to rest meanwhile.
 bool MayBeTriedAgain(const absl::Status& why) {
@@ -69,7 +69,7 @@ absl::Status SnapshotDesk::HeldAtRest(const JobPlan& plan) const {
 void SnapshotDesk::List(const SnapshotFilter& filter, const ListDone& done) {
   if (const absl::Status status = parts_.files->CheckHome(); !status.ok()) return done(status);
   parts_.work->Run(
-      kThread, [this, filter] { return ListFiles(filter); }, done);
+      kSnapshotThread, [this, filter] { return ListFiles(filter); }, done);
 }
 
 absl::StatusOr<std::vector<SnapshotInfo>> SnapshotDesk::ListFiles(
@@ -102,7 +102,7 @@ void SnapshotDesk::Apply(const QualifiedName& job, const std::string& name, cons
     BALLAST_RETURN_IF_ERROR(use(manifest, halt));
     return parts_.files->InfoOf(manifest);
   };
-  parts_.work->CarryOut(kThread, {}, carry, done);
+  parts_.work->CarryOut(kSnapshotThread, {}, carry, done);
 }
 
 void SnapshotDesk::Verify(const QualifiedName& job, const std::string& name, const Done& done) {

@@ -10,7 +10,7 @@
 namespace ballast::server {
 namespace {
 
-constexpr LongWork::Thread kThread = LongWork::Thread::kSnapshots;
+constexpr LongWork::Thread kShareThread = LongWork::Thread::kSnapshots;
 
 }  // namespace
 
@@ -43,7 +43,7 @@ void SnapshotShare::Release(const SnapshotCall& call, const Done& done) {
   const auto drop = [files = parts_.files, call] {
     return files->store(call.tenant).DropPart(call.snapshot);
   };
-  parts_.work->Run(kThread, drop, [done](const absl::Status& dropped) {
+  parts_.work->Run(kShareThread, drop, [done](const absl::Status& dropped) {
     if (!dropped.ok()) BALLAST_LOG(WARN) << dropped;
     done(Answer());
   });
@@ -68,7 +68,7 @@ void SnapshotShare::CaptureRunning(const SnapshotCall& call, const JobPlan& plan
                         const std::shared_ptr<ImageFile>& file,
                         const absl::StatusOr<CapturedRound>& end) {
     work->Run(
-        kThread, [file, end] { return end.ok() ? file->Sync() : end.status(); },
+        kShareThread, [file, end] { return end.ok() ? file->Sync() : end.status(); },
         [end, done, round](const absl::Status& synced) {
           synced.ok() ? done(Answer{round, *end}) : done(synced);
         });
@@ -87,7 +87,7 @@ void SnapshotShare::CaptureRunning(const SnapshotCall& call, const JobPlan& plan
                          [owner = parts_.strand->owner().lock(), sync, file = part->file](
                              const absl::StatusOr<CapturedRound>& end) { sync(file, end); });
   };
-  parts_.work->Run(kThread, create, capture);
+  parts_.work->Run(kShareThread, create, capture);
 }
 
 void SnapshotShare::CaptureResting(const SnapshotCall& call, const Done& done) {

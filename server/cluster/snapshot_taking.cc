@@ -11,14 +11,14 @@
 namespace ballast::server {
 namespace {
 
-constexpr LongWork::Thread kThread = LongWork::Thread::kSnapshots;
+constexpr LongWork::Thread kTakingThread = LongWork::Thread::kSnapshots;
 
 }  // namespace
 
 void SnapshotTaking::Start() {
   const auto self = shared_from_this();
   parts_.work->Run(
-      kThread, [self] { return self->Begin(); },
+      kTakingThread, [self] { return self->Begin(); },
       [self](const absl::Status& begun) { begun.ok() ? self->Hold() : self->done_(begun); });
 }
 
@@ -76,7 +76,7 @@ void SnapshotTaking::Capture() {
 void SnapshotTaking::Commit() {
   const auto self = shared_from_this();
   parts_.work->Run(
-      kThread, [self] { return self->CommitFiles(); },
+      kTakingThread, [self] { return self->CommitFiles(); },
       [self](const absl::StatusOr<SnapshotInfo>& info) {
         if (!info.ok()) return self->GiveUp(info.status());
         BALLAST_LOG(INFO, LogField("run", info->job), LogField("round", info->round))
@@ -139,7 +139,7 @@ void SnapshotTaking::GiveUp(const absl::Status& why) {
     const auto remove = [self] {
       return self->parts_.files->Remove(self->order_.plan.tenant, self->id_);
     };
-    self->parts_.work->Run(kThread, remove, [self, why](const absl::Status& removed) {
+    self->parts_.work->Run(kTakingThread, remove, [self, why](const absl::Status& removed) {
       if (!removed.ok()) BALLAST_LOG(WARN) << removed;
       self->done_(why);
     });

@@ -22,7 +22,7 @@ using Kind = VariableVerdict::Kind;
 constexpr absl::string_view kPrefix = "BALLAST_";
 constexpr absl::string_view kTestPrefix = "BALLAST_TEST_";
 // Longer words are no misspelling, and the distance costs their length.
-constexpr size_t kMaxSuggestBytes = 64;
+constexpr size_t kMaxVariableBytes = 64;
 
 // The one variable that ballastd reads besides its fields.
 constexpr absl::string_view kTimeScale = "BALLAST_TIME_SCALE";
@@ -97,7 +97,7 @@ std::string Hint(absl::string_view name) {
 // The prefix does not count: with it BALLAST_HOME would be near BALLAST_ISA.
 std::string Nearest(absl::string_view name, absl::string_view prefix,
                     const std::vector<std::string>& names) {
-  if (name.size() > kMaxSuggestBytes) return "";
+  if (name.size() > kMaxVariableBytes) return "";
   std::vector<std::string> rests;
   for (const std::string& candidate : names) rests.push_back(candidate.substr(prefix.size()));
   const std::string near = DidYouMean(absl::StripPrefix(name, prefix), rests);

@@ -9,12 +9,12 @@ namespace ballast::server {
 namespace {
 
 constexpr absl::string_view kMagic = "BALLBAS\n";
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kBaseVersion = 1;
 constexpr size_t kPartBytes = 8;  // at least
 constexpr size_t kShapeBytes = 12;
 
 absl::StatusOr<absl::string_view> Body(absl::string_view bytes) {
-  return OpenSealed(kMagic, kVersion, bytes,
+  return OpenSealed(kMagic, kBaseVersion, bytes,
                     "it says of no images what they have borrowed, or was cut off");
 }
 
@@ -51,7 +51,7 @@ std::string EncodeImageBase(const ImageBase& base) {
       body.Put(shape.array_count);
     }
   }
-  return SealBytes(kMagic, kVersion, body.Take());
+  return SealBytes(kMagic, kBaseVersion, body.Take());
 }
 
 absl::StatusOr<ImageBase> DecodeImageBase(absl::string_view bytes) {

@@ -19,8 +19,8 @@ namespace {
 constexpr std::array<char, 8> kFileMagic = {'B', 'A', 'L', 'L', 'S', 'L', 'F', '\n'};
 constexpr std::array<char, 8> kImageMagic = {'B', 'A', 'L', 'L', 'S', 'L', 'T', '\n'};
 constexpr uint32_t kImageVersion = 2;
-constexpr size_t kVersionAt = 8;
-constexpr size_t kCrcBytes = 4;  // at the end of each header
+constexpr size_t kImageVersionAt = 8;
+constexpr size_t kHeaderCrcBytes = 4;  // at the end of each header
 
 enum FileField : size_t {
   kFileServer = 12,
@@ -58,17 +58,18 @@ bool AllZero(const char* begin, const char* end) {
 }
 
 void Seal(char* header, uint64_t bytes) {
-  StoreNumber(Crc32c(header, bytes - kCrcBytes), header + bytes - kCrcBytes);
+  StoreNumber(Crc32c(header, bytes - kHeaderCrcBytes), header + bytes - kHeaderCrcBytes);
 }
 
 absl::Status CheckHeader(const char* header, uint64_t bytes, const std::array<char, 8>& magic) {
   if (std::memcmp(header, magic.data(), magic.size()) != 0) {
     return absl::DataLossError("no header begins here");
   }
-  if (LoadNumber<uint32_t>(header + bytes - kCrcBytes) != Crc32c(header, bytes - kCrcBytes)) {
+  if (LoadNumber<uint32_t>(header + bytes - kHeaderCrcBytes) !=
+      Crc32c(header, bytes - kHeaderCrcBytes)) {
     return absl::DataLossError("the header's checksum does not match");
   }
-  const uint32_t version = LoadNumber<uint32_t>(header + kVersionAt);
+  const uint32_t version = LoadNumber<uint32_t>(header + kImageVersionAt);
   if (version == kImageVersion) return absl::OkStatus();
   if (version == 0) return absl::DataLossError("the header has no version");
   return absl::FailedPreconditionError(absl::StrCat("image file of format version ", version,
@@ -79,7 +80,7 @@ absl::Status CheckHeader(const char* header, uint64_t bytes, const std::array<ch
 // Everything in front of the checksums.
 void PutImageFields(const ImageHeader& header, char* to) {
   std::memcpy(to, kImageMagic.data(), kImageMagic.size());
-  StoreNumber(kImageVersion, to + kVersionAt);
+  StoreNumber(kImageVersion, to + kImageVersionAt);
   StoreNumber(header.server, to + kImageServer);
   StoreNumber(header.job, to + kImageJob);
   StoreNumber(header.offset, to + kImageOffset);
@@ -116,13 +117,13 @@ uint64_t ImageChunks(const ImageShape& shape) {
 }
 
 uint64_t ImageHeaderBytes(const ImageShape& shape) {
-  return PaddedBytes(kImageCrcs + ImageChunks(shape) * sizeof(uint32_t) + kCrcBytes);
+  return PaddedBytes(kImageCrcs + ImageChunks(shape) * sizeof(uint32_t) + kHeaderCrcBytes);
 }
 
 void EncodeImageFilePage(const ImageOptions& options, char* page) {
   std::memset(page, 0, kPageBytes);
   std::memcpy(page, kFileMagic.data(), kFileMagic.size());
-  StoreNumber(kImageVersion, page + kVersionAt);
+  StoreNumber(kImageVersion, page + kImageVersionAt);
   StoreNumber(options.server, page + kFileServer);
   StoreNumber(options.job, page + kFileJob);
   StoreNumber(options.optimizer, page + kFileOptimizer);
@@ -134,7 +135,7 @@ void EncodeImageFilePage(const ImageOptions& options, char* page) {
 
 absl::StatusOr<ImageOptions> DecodeImageFilePage(const char* page) {
   BALLAST_RETURN_IF_ERROR(CheckHeader(page, kPageBytes, kFileMagic));
-  if (!AllZero(page + kFileEnd, page + kPageBytes - kCrcBytes)) {
+  if (!AllZero(page + kFileEnd, page + kPageBytes - kHeaderCrcBytes)) {
     return absl::DataLossError("the header is not one that this format has");
   }
   const auto places = LoadNumber<uint32_t>(page + kFilePlaces);
@@ -178,9 +179,9 @@ absl::StatusOr<ImageHeader> DecodeImageHeader(const ImageShape& shape, const cha
   const uint64_t chunks = LoadNumber<uint32_t>(from + kImageChunkCount);
   const uint64_t crcs_end = kImageCrcs + chunks * sizeof(uint32_t);
   const bool reserved = LoadNumber<uint32_t>(from + kImageReserved) != 0 && !BALLAST_PLANTED;
-  if (reserved || crcs_end > bytes - kCrcBytes || chunks != ImageChunks(header.shape) ||
+  if (reserved || crcs_end > bytes - kHeaderCrcBytes || chunks != ImageChunks(header.shape) ||
       LoadNumber<uint64_t>(from + kImagePayloadBytes) != ImageFile::PayloadBytes(header.shape) ||
-      !AllZero(from + crcs_end, from + bytes - kCrcBytes)) {
+      !AllZero(from + crcs_end, from + bytes - kHeaderCrcBytes)) {
     return absl::DataLossError("the image header is not one that this format has");
   }
   header.chunk_crcs.resize(chunks);

@@ -14,7 +14,7 @@
 namespace ballast::server {
 namespace {
 
-constexpr uint64_t kSegmentBytesMin = uint64_t{1} << 20;
+constexpr uint64_t kLogSegmentBytesMin = uint64_t{1} << 20;
 // Opening reads the rest of the last segment, so they should not be larger than that is quick,
 // unless there would be too many files.
 constexpr uint64_t kSegmentBytesMax = uint64_t{256} << 20;
@@ -53,9 +53,9 @@ LogOptions JobStorage::LogGeometry(const StorageOptions& options) {
   log.secret = options.log_secret;
   const uint64_t rounds = options.checkpoint_rounds + 2;
   const uint64_t most = std::max(kSegmentBytesMax, rounds * round_bytes / kSegmentsAimedAt);
-  log.segment_bytes =
-      RoundUp(std::max(std::clamp(round_bytes, kSegmentBytesMin, most), 2 * largest) + kPageBytes,
-              kPageBytes);
+  log.segment_bytes = RoundUp(
+      std::max(std::clamp(round_bytes, kLogSegmentBytesMin, most), 2 * largest) + kPageBytes,
+      kPageBytes);
   // A record never crosses a segment, so the end of each may stay unused.
   const uint64_t usable = log.segment_bytes - kPageBytes - largest;
   log.segments = static_cast<uint32_t>((rounds * round_bytes + usable - 1) / usable) + 2;

@@ -22,7 +22,7 @@ constexpr uint32_t kSecretVersion = 2;  // with one
 constexpr uint32_t kVersionMax = kSecretVersion;
 
 // Offsets shared by all versions: a program that cannot read a version still sees that it is one.
-constexpr size_t kVersionAt = 8;
+constexpr size_t kPageVersionAt = 8;
 constexpr size_t kPageCrcAt = kPageBytes - 4;
 
 enum SegmentField : size_t {
@@ -65,11 +65,11 @@ enum RecordField : size_t {
 };
 // What a payload's checksum is bound to: version 1, type, dtype, codec, job, server, epoch, round,
 // extent.
-constexpr size_t kIdentityBegin = kVersionAt;
+constexpr size_t kIdentityBegin = kPageVersionAt;
 constexpr size_t kIdentityEnd = kRecordGeneration;
 
 void PutIdentity(const RecordHeader& header, char* page) {
-  StoreNumber(kPlainVersion, page + kVersionAt);
+  StoreNumber(kPlainVersion, page + kPageVersionAt);
   StoreNumber(header.type, page + kRecordType);
   StoreNumber(header.dtype, page + kRecordDType);
   StoreNumber(header.job, page + kRecordJob);
@@ -98,12 +98,12 @@ Nonfinite GetNonfinite(const char* page) {
 
 // Writes the version that a header with this secret has, and the secret at `at`.
 void PutSecret(uint64_t secret, size_t at, char* page) {
-  StoreNumber(secret == 0 ? kPlainVersion : kSecretVersion, page + kVersionAt);
+  StoreNumber(secret == 0 ? kPlainVersion : kSecretVersion, page + kPageVersionAt);
   StoreNumber(secret, page + at);
 }
 
 uint64_t GetSecret(const char* page, size_t at) {
-  const bool plain = LoadNumber<uint32_t>(page + kVersionAt) <= kPlainVersion;
+  const bool plain = LoadNumber<uint32_t>(page + kPageVersionAt) <= kPlainVersion;
   return plain ? 0 : LoadNumber<uint64_t>(page + at);
 }
 
@@ -113,7 +113,7 @@ uint32_t SealPage(char* page) {
   return crc;
 }
 
-bool AllZero(const char* begin, const char* end) {
+bool IsZeroed(const char* begin, const char* end) {
   return std::all_of(begin, end, [](char c) { return c == 0; });
 }
 
@@ -125,7 +125,7 @@ absl::Status CheckPage(const char* page, const std::array<char, 8>& magic, size_
   if (PageCrc(page) != Crc32c(page, kPageCrcAt)) {
     return absl::DataLossError("the header's checksum does not match");
   }
-  const uint32_t version = LoadNumber<uint32_t>(page + kVersionAt);
+  const uint32_t version = LoadNumber<uint32_t>(page + kPageVersionAt);
   if (version > kVersionMax) {
     return absl::FailedPreconditionError(absl::StrCat(
         "gradient log of format version ", version, "; this program reads versions up ", "to ",
@@ -134,7 +134,7 @@ absl::Status CheckPage(const char* page, const std::array<char, 8>& magic, size_
   const bool has_secret = GetSecret(page, secret_at) != 0;
   const size_t end = secret_at + (has_secret ? sizeof(uint64_t) : 0);
   if (version != (has_secret ? kSecretVersion : kPlainVersion) ||
-      !AllZero(page + end, page + kPageCrcAt)) {
+      !IsZeroed(page + end, page + kPageCrcAt)) {
     return absl::DataLossError("the header is not one that this format has");
   }
   return absl::OkStatus();

@@ -7,14 +7,14 @@
 namespace ballast::server {
 namespace {
 
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kRatiosVersion = 1;
 constexpr size_t kRunBytes = 24;
 
 }  // namespace
 
 std::string EncodeRatios(const RatiosRecord& record) {
   ByteWriter out;
-  out.Put(kVersion);
+  out.Put(kRatiosVersion);
   out.Put(record.epoch);
   out.Put(record.round);
   out.Put<uint32_t>(record.ratios.size());
@@ -32,10 +32,10 @@ std::string EncodeRatios(const RatiosRecord& record) {
 absl::StatusOr<RatiosRecord> DecodeRatios(absl::string_view bytes) {
   ByteReader in(bytes);
   const uint32_t version = in.Get<uint32_t>();
-  if (version > kVersion) {
+  if (version > kRatiosVersion) {
     return absl::FailedPreconditionError(
         absl::StrCat("RATIOS record of version ", version, "; this program reads versions up to ",
-                     kVersion, "; use the program that wrote it, or a newer one"));
+                     kRatiosVersion, "; use the program that wrote it, or a newer one"));
   }
   RatiosRecord record;
   record.epoch = in.Get<uint32_t>();
@@ -49,7 +49,7 @@ absl::StatusOr<RatiosRecord> DecodeRatios(absl::string_view bytes) {
     run.p = in.Get<double>();
     run.u = in.Get<double>();
   }
-  if (version == kVersion && in.AtEnd()) return record;
+  if (version == kRatiosVersion && in.AtEnd()) return record;
   return absl::DataLossError(
       absl::StrCat("RATIOS record of ", bytes.size(), " bytes is not one that this program ",
                    "writes; the log was damaged or written by something else"));

@@ -12,7 +12,7 @@ namespace ballast::server {
 namespace {
 
 // Extents under way at a time: enough for reads and writes to overlap.
-constexpr int kLanes = 4;
+constexpr int kRunLanes = 4;
 
 bool IsOf(const ExportShard& shard, const Run& run) {
   return run.tensor >= shard.first_tensor && run.tensor - shard.first_tensor < shard.tensor_count;
@@ -39,7 +39,8 @@ absl::Status WalkRuns(const ExportShard& shard, const ExportSource& source,
   const size_t image_bytes =
       ImageFile::BufferBytes(ImageShape{0, layout.extent_elements(), source.arrays});
   const size_t run_bytes = size_t{layout.extent_elements()} * sizeof(float) + 2 * kPageBytes;
-  BALLAST_ASSIGN_OR_RETURN(ReadLanes lanes, ReadLanes::Create(kLanes, image_bytes + 2 * run_bytes));
+  BALLAST_ASSIGN_OR_RETURN(ReadLanes lanes,
+                           ReadLanes::Create(kRunLanes, image_bytes + 2 * run_bytes));
   return lanes.ForEach(extents.size(), [&](size_t i, const Arena& scratch) -> absl::Status {
     const Extent& extent = layout.extents()[extents[i]];
     if (source.go_on) BALLAST_RETURN_IF_ERROR(source.go_on());

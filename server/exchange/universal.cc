@@ -20,7 +20,7 @@ namespace {
 
 constexpr size_t kFolderBytesMax = 255;  // what file systems take
 constexpr char kStepFile[] = "step.pt";
-constexpr int kLanes = 4;  // folders that are made at a time: each waits for the disk
+constexpr int kFolderLanes = 4;  // folders that are made at a time: each waits for the disk
 
 std::string TagOf(uint64_t round) { return absl::StrCat("global_step", round - 1); }
 
@@ -237,7 +237,7 @@ class UniversalWriter {
 
   absl::Status Write() {
     files_.resize(shard_.universal.size());
-    BALLAST_ASSIGN_OR_RETURN(ReadLanes lanes, ReadLanes::Create(kLanes, 1));
+    BALLAST_ASSIGN_OR_RETURN(ReadLanes lanes, ReadLanes::Create(kFolderLanes, 1));
     BALLAST_RETURN_IF_ERROR(lanes.ForEach(
         files_.size(), [this](size_t i, const Arena&) { return Begin(static_cast<uint32_t>(i)); }));
     return WalkRuns(shard_, source_, [this](const RunState& state) { return WriteRun(state); });

@@ -13,12 +13,12 @@
 namespace ballast::server {
 namespace {
 
-constexpr absl::string_view kMagic("BLMC", 4);
+constexpr absl::string_view kMarkMagic("BLMC", 4);
 
 }  // namespace
 
 std::optional<uint64_t> CommittedMark::Read(const std::string& path) {
-  return ReadSummed<uint64_t>(kMagic, path);
+  return ReadSummed<uint64_t>(kMarkMagic, path);
 }
 
 absl::StatusOr<CommittedMark> CommittedMark::Open(const std::string& path) {
@@ -38,7 +38,7 @@ CommittedMark::~CommittedMark() {
 }
 
 void CommittedMark::Advance(uint64_t revision) {
-  const std::string mark = EncodeSummed(kMagic, revision);
+  const std::string mark = EncodeSummed(kMarkMagic, revision);
   [[maybe_unused]] const ssize_t written = pwrite(file_, mark.data(), mark.size(), 0);
 }
 

@@ -17,14 +17,14 @@
 namespace ballast::server {
 namespace {
 
-constexpr absl::string_view kMagic("BLMT", 4);
+constexpr absl::string_view kSumMagic("BLMT", 4);
 constexpr size_t kPieceBytes = size_t{1} << 16;
 
 // Synced before RocksDB takes the table over. A failure is ignored: the table is not compared then.
 void WriteSum(const std::string& path, uint32_t table) {
   const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (file < 0) return;
-  const std::string sum = EncodeSummed(kMagic, table);
+  const std::string sum = EncodeSummed(kSumMagic, table);
   if (pwrite(file, sum.data(), sum.size(), 0) == static_cast<ssize_t>(sum.size())) fsync(file);
   close(file);
 }
@@ -70,7 +70,7 @@ class SumKeeper : public rocksdb::EventListener {
 std::shared_ptr<rocksdb::EventListener> KeepTableSums() { return std::make_shared<SumKeeper>(); }
 
 absl::StatusOr<bool> TableIsWhole(const std::string& path) {
-  const std::optional<uint32_t> promised = ReadSummed<uint32_t>(kMagic, path + kTableSumSuffix);
+  const std::optional<uint32_t> promised = ReadSummed<uint32_t>(kSumMagic, path + kTableSumSuffix);
   if (!promised.has_value()) return true;
   const absl::StatusOr<uint32_t> sum = SumOf(path);
   if (!sum.ok()) return sum.status();

@@ -11,7 +11,7 @@
 namespace ballast::server {
 namespace {
 
-constexpr absl::string_view kMagic("BLMV", 4);
+constexpr absl::string_view kValueMagic("BLMV", 4);
 // First byte under the checksum.
 constexpr size_t kCoveredFrom = 8;
 
@@ -34,9 +34,9 @@ absl::Status CheckWhole(absl::string_view key, absl::string_view stored) {
     return Damaged(key, absl::StrCat("has ", stored.size(), " bytes, its header alone ",
                                      kMetaHeaderBytes, ": it is cut off"));
   }
-  if (stored.substr(0, kMagic.size()) != kMagic) {
+  if (stored.substr(0, kValueMagic.size()) != kValueMagic) {
     return Damaged(key, absl::StrCat("begins with '", absl::CHexEscape(stored.substr(0, 4)),
-                                     "' instead of '", kMagic, "'"));
+                                     "' instead of '", kValueMagic, "'"));
   }
   const uint32_t written = ReadLittleEndian<uint32_t>(stored, 4);
   const uint32_t actual = Checksum(key, stored.substr(kCoveredFrom));
@@ -60,7 +60,7 @@ std::string EncodeMetaValue(const MetaEntry& entry) {
   AppendLittleEndian(entry.create_revision, &covered);
   AppendLittleEndian(entry.mod_revision, &covered);
   covered += entry.value;
-  std::string stored(kMagic);
+  std::string stored(kValueMagic);
   AppendLittleEndian(Checksum(entry.key, covered), &stored);
   stored += covered;
   return stored;

@@ -8,7 +8,7 @@
 namespace ballast::server {
 namespace {
 
-constexpr std::array<absl::string_view, kRefusalCount> kNames = {
+constexpr std::array<absl::string_view, kRefusalCount> kRefusalNames = {
     "full", "address", "rate",      "descriptors", "silent",
     "left", "http1",   "plaintext", "tls",         "garbage"};
 constexpr std::chrono::seconds kForgetAfter(1);
@@ -16,7 +16,7 @@ constexpr std::chrono::seconds kForgetAfter(1);
 }  // namespace
 
 absl::string_view ConnectionRefusalName(ConnectionRefusal refusal) {
-  return kNames[static_cast<size_t>(refusal)];
+  return kRefusalNames[static_cast<size_t>(refusal)];
 }
 
 void ConnectionGate::Refill(Address* address, std::chrono::nanoseconds now) const {

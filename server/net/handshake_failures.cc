@@ -9,16 +9,16 @@
 namespace ballast::server {
 namespace {
 
-constexpr std::array<absl::string_view, kHandshakeCauseCount> kNames = {"no_certificate",
-                                                                        "unknown_authority",
-                                                                        "expired",
-                                                                        "bad_certificate",
-                                                                        "refused_by_client",
-                                                                        "protocol",
-                                                                        "slow",
-                                                                        "left",
-                                                                        "probe",
-                                                                        "other"};
+constexpr std::array<absl::string_view, kHandshakeCauseCount> kCauseNames = {"no_certificate",
+                                                                             "unknown_authority",
+                                                                             "expired",
+                                                                             "bad_certificate",
+                                                                             "refused_by_client",
+                                                                             "protocol",
+                                                                             "slow",
+                                                                             "left",
+                                                                             "probe",
+                                                                             "other"};
 
 // How gRPC's server begins the one line that it writes for each failed handshake.
 constexpr absl::string_view kFailed = "Handshaking failed: ";
@@ -43,7 +43,7 @@ constexpr Words kWords[] = {
 }  // namespace
 
 absl::string_view HandshakeCauseName(HandshakeCause cause) {
-  return kNames[static_cast<size_t>(cause)];
+  return kCauseNames[static_cast<size_t>(cause)];
 }
 
 std::optional<HandshakeCause> HandshakeCauseOf(absl::string_view line) {
@@ -58,7 +58,7 @@ std::optional<HandshakeCause> HandshakeCauseOf(absl::string_view line) {
 void HandshakeFailures::AddTo(MetricRegistry* registry) const {
   for (size_t i = 0; i < kHandshakeCauseCount; ++i) {
     registry->Add("ballast_handshake_failures_total",
-                  {{"cause", std::string(kNames[i].data(), kNames[i].size())}},
+                  {{"cause", std::string(kCauseNames[i].data(), kCauseNames[i].size())}},
                   std::shared_ptr<const Counter>(counters_[i].value));
   }
 }

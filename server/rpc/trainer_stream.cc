@@ -21,7 +21,7 @@ constexpr size_t kFrameOverheadBytes = 256;
 constexpr int kFetchArraysMax = 16;
 constexpr char kConnectionClosed[] = "its connection closed without a Leave";
 
-absl::Status BadFrame(absl::string_view message) {
+absl::Status BadMessage(absl::string_view message) {
   return ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadFrame, message);
 }
 
@@ -81,7 +81,7 @@ void TrainerStream::OnMessage(grpc::ByteBuffer message) {
 absl::Status TrainerStream::OnHello(const ClientInput& input) {
   const auto* control = absl::get_if<v1::ClientMessage>(&input);
   if (control == nullptr || !control->has_hello()) {
-    return BadFrame("the first message of a data stream must be Hello");
+    return BadMessage("the first message of a data stream must be Hello");
   }
   const v1::Hello& hello = control->hello();
   BALLAST_ASSIGN_OR_RETURN(const uint32_t protocol,
@@ -186,8 +186,8 @@ absl::Status TrainerStream::OnControl(const v1::ClientMessage& message) {
     case v1::ClientMessage::kFetchState: {
       const v1::FetchState& fetch = message.fetch_state();
       if (fetch.arrays_size() > kFetchArraysMax) {
-        return BadFrame(absl::StrCat("FetchState asks for ", fetch.arrays_size(), " arrays, limit ",
-                                     kFetchArraysMax));
+        return BadMessage(absl::StrCat("FetchState asks for ", fetch.arrays_size(),
+                                       " arrays, limit ", kFetchArraysMax));
       }
       engine_->FetchState(identity_.slot, fetch.round(), fetch.weights(),
                           {fetch.arrays().begin(), fetch.arrays().end()});
@@ -202,19 +202,20 @@ absl::Status TrainerStream::OnControl(const v1::ClientMessage& message) {
       return absl::OkStatus();
     }
     default:
-      return BadFrame("a second Hello on one data stream");
+      return BadMessage("a second Hello on one data stream");
   }
 }
 
 absl::Status TrainerStream::CheckFrame(const FrameHeader& header) const {
   if (header.kind != FrameKind::kGradient && header.kind != FrameKind::kInit) {
-    return BadFrame(absl::StrCat("a trainer sends gradients (1) and initial weights (2), not kind ",
-                                 static_cast<int>(header.kind)));
+    return BadMessage(
+        absl::StrCat("a trainer sends gradients (1) and initial weights (2), not kind ",
+                     static_cast<int>(header.kind)));
   }
   if (header.job != identity_.job || header.slot != identity_.slot) {
-    return BadFrame(absl::StrCat("a frame of job ", JobIdText(header.job), " slot ", header.slot,
-                                 " on the stream of job ", JobIdText(identity_.job), " slot ",
-                                 identity_.slot));
+    return BadMessage(absl::StrCat("a frame of job ", JobIdText(header.job), " slot ", header.slot,
+                                   " on the stream of job ", JobIdText(identity_.job), " slot ",
+                                   identity_.slot));
   }
   if (header.incarnation != identity_.incarnation) {
     return ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kWrongIncarnation,

@@ -24,8 +24,8 @@ using SteadyClock = std::chrono::steady_clock;
 constexpr milliseconds kPause{200};
 // How long a server may take to answer.
 constexpr std::chrono::seconds kListTimeout{5};
-constexpr std::chrono::seconds kDeleteTimeout{60};    // Large files take a while to go.
-constexpr std::chrono::hours kWholeStateTimeout{24};  // All of a job is read or written.
+constexpr std::chrono::seconds kDeleteTimeout{60};  // Large files take a while to go.
+constexpr std::chrono::hours kWholeJobTimeout{24};  // All of a job is read or written.
 
 struct Asked {
   const char* method;
@@ -164,7 +164,7 @@ absl::StatusOr<DurableJob> Admin::Restore(const RestoreOptions& options) const {
   request.set_share(options.share);
   v1::RestoreSnapshotReply reply;
   BALLAST_RETURN_IF_ERROR(
-      Ask(options_, {method::kAdminRestoreSnapshot, request, kWholeStateTimeout, &reply}));
+      Ask(options_, {method::kAdminRestoreSnapshot, request, kWholeJobTimeout, &reply}));
   return ToJob(reply.job());
 }
 

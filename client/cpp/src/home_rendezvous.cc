@@ -22,7 +22,7 @@ static_assert(static_cast<int>(CollectivePhase::kAllGather) == v1::COLLECTIVE_PH
 // A call without an answer within its wait and this time is made again.
 constexpr milliseconds kWait{10'000};
 constexpr milliseconds kAnswerWithin{10'000};
-constexpr milliseconds kRetryInterval{100};
+constexpr milliseconds kAskAgainInterval{100};
 // A caller that has lost a rank looks at a clock of its own.
 constexpr milliseconds kAtOnce{1'000};
 
@@ -129,7 +129,7 @@ absl::StatusOr<v1::RendezvousReply> HomeRendezvous::Ask(
       continue;
     }
     if (!MayAskAgain(status) || deps_.now() >= give_up) return status;
-    BALLAST_RETURN_IF_ERROR(deps_.wait(kRetryInterval));
+    BALLAST_RETURN_IF_ERROR(deps_.wait(kAskAgainInterval));
   }
 }
 
@@ -140,13 +140,13 @@ absl::StatusOr<v1::RendezvousReply> HomeRendezvous::AskAtOnce(
   while (true) {
     v1::RendezvousReply reply;
     const auto left = std::chrono::ceil<milliseconds>(give_up - deps_.now());
-    const absl::Status status = deps_.call(request, std::max(left, kRetryInterval), &reply);
+    const absl::Status status = deps_.call(request, std::max(left, kAskAgainInterval), &reply);
     if (status.ok()) return reply;
     if (!MayAskAgain(status)) return status;
-    if (deps_.now() + kRetryInterval >= give_up) {
+    if (deps_.now() + kAskAgainInterval >= give_up) {
       return absl::UnavailableError(absl::StrCat("the job's home is away: ", status.message()));
     }
-    BALLAST_RETURN_IF_ERROR(deps_.wait(kRetryInterval));
+    BALLAST_RETURN_IF_ERROR(deps_.wait(kAskAgainInterval));
   }
 }
 

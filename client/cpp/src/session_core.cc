@@ -20,7 +20,7 @@ namespace {
 constexpr int kLooksPerHeartbeat = 2;
 // A tick that comes this many heartbeats late says that this process was stopped, not the servers.
 constexpr int kLateHeartbeats = 3;
-constexpr std::chrono::seconds kLogInterval{30};
+constexpr std::chrono::seconds kStepLogInterval{30};
 // Until pinned buffers are looked for again; a transport does not say when a frame has left.
 constexpr std::chrono::milliseconds kStarvedPause{1};
 
@@ -29,7 +29,7 @@ std::chrono::nanoseconds SecondThought(const JobView& job) { return job.heartbea
 
 void LogLongWait(const JobView& job, Step* step, Time now) {
   if (step == nullptr || now < step->next_log) return;
-  step->next_log = now + kLogInterval;
+  step->next_log = now + kStepLogInterval;
   BALLAST_LOG(INFO, LogField("job", job.options.job), LogField("slot", job.options.slot),
               LogField("round", job.round))
       << "still waiting for the round at server "

@@ -10,7 +10,7 @@
 namespace ballast::client {
 namespace {
 
-constexpr std::chrono::milliseconds kPollInterval{100};
+constexpr std::chrono::milliseconds kQueuePollInterval{100};
 
 // Waits for the only event of `queue`. Returns the error that ended the waiting early, if any.
 absl::Status AwaitCall(grpc::CompletionQueue* queue, AsyncCall* call,
@@ -19,7 +19,8 @@ absl::Status AwaitCall(grpc::CompletionQueue* queue, AsyncCall* call,
   void* tag = nullptr;
   bool ok = false;
   while (true) {
-    const auto next = queue->AsyncNext(&tag, &ok, std::chrono::system_clock::now() + kPollInterval);
+    const auto next =
+        queue->AsyncNext(&tag, &ok, std::chrono::system_clock::now() + kQueuePollInterval);
     if (next != grpc::CompletionQueue::TIMEOUT) return ended;
     if (!ended.ok() || !poll) continue;
     ended = poll();
