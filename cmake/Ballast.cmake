@@ -13,6 +13,27 @@ target_compile_options(ballast_options INTERFACE
   $<BUILD_INTERFACE:$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-Wno-restrict>>
   $<BUILD_INTERFACE:$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:Clang>>:-Wthread-safety>>)
 
+# ballast_in_batches(<target>): a cold build compiles the target's files twelve at a time
+# (docs/decisions/051-cold-builds.md). Files with marks (common/base/mutant.h, planted.h,
+# client/device/left_out.h) are compiled a second time for tests, and the linker takes those objects
+# in place of the room's: each of these must hold one file only.
+function(ballast_in_batches target)
+  if(NOT BALLAST_COLD_BUILD)
+    return()
+  endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 12)
+  if(NOT BUILD_TESTING)
+    return()
+  endif()
+  get_target_property(files ${target} SOURCES)
+  foreach(file ${files})
+    file(STRINGS ${file} mark REGEX "/(mutant|planted|left_out)[.]h" LIMIT_COUNT 1)
+    if(mark)
+      set_source_files_properties(${file} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+    endif()
+  endforeach()
+endfunction()
+
 # ballast_room(NAME <room> SOURCES a.cc ... [DEPS target ...])
 # One static library per room, alias Ballast::<room>. DEPS are the room's permitted edges.
 function(ballast_room)
@@ -20,6 +41,7 @@ function(ballast_room)
   add_library(ballast_${ARG_NAME} STATIC ${ARG_SOURCES})
   add_library(Ballast::${ARG_NAME} ALIAS ballast_${ARG_NAME})
   set_target_properties(ballast_${ARG_NAME} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  ballast_in_batches(ballast_${ARG_NAME})
   target_link_libraries(ballast_${ARG_NAME} PUBLIC ${ARG_DEPS}
     PRIVATE $<BUILD_INTERFACE:ballast_options>)
 endfunction()
@@ -35,6 +57,9 @@ function(ballast_test)
   add_executable(${ARG_NAME} ${ARG_SOURCES})
   target_link_libraries(${ARG_NAME} PRIVATE ${ARG_DEPS} GTest::gmock_main ballast_options)
   target_compile_options(${ARG_NAME} PRIVATE $<$<CONFIG:Release>:-O1>)
+  if(BALLAST_COLD_BUILD)
+    target_precompile_headers(${ARG_NAME} REUSE_FROM ballast_test_header)
+  endif()
   set_target_properties(${ARG_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   if(NOT ARG_LABELS)
     set(ARG_LABELS unit)

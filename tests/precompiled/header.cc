@@ -1,0 +1,2 @@
+// Compiled so that CMake makes the precompiled header of the tests; see CMakeLists.txt beside it.
+// Comes from: nothing. Goes to: nothing. Thread safety: none needed.
