@@ -15,7 +15,7 @@ if [[ -x .venv/bin/python ]] || command -v python3 >/dev/null; then
   done
   "$python" examples/quickstart/quickstart.py --verify-flags "$@" || { (($? != 2)) || exit 2; }
 fi
-./scripts/setup.sh >&2
+./scripts/setup.sh --for run >&2
 # The shadow optimizer must run the same torch kernels on every machine (docs/numerics.md).
 export ATEN_CPU_CAPABILITY=avx2
 exec .venv/bin/python examples/quickstart/quickstart.py "$@"

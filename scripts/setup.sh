@@ -1,18 +1,24 @@
 #!/usr/bin/env bash
 # Brings a Debian 12 machine to a built tree: system packages, .venv, release build, Python package.
 # Safe to run again at any time: each step looks first whether its work is already done.
-# Goes to: scripts/quickstart.sh and scripts/test.sh, which both begin with it.
+# Goes to: scripts/quickstart.sh (--for run) and scripts/test.sh (--for test), which begin with it.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+# What compiles and runs the product. ccache is here, and not with the tests: a tree that was
+# configured without it would be compiled again when it comes.
 readonly PACKAGES=(
-  build-essential cmake ninja-build ccache clang-14 clang-format-14 libclang-rt-14-dev
+  build-essential cmake ninja-build ccache
   libgrpc-dev libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libabsl-dev
-  librocksdb-dev libaio-dev prometheus-cpp-dev libcivetweb-dev zlib1g-dev libssl-dev openssl
-  libgtest-dev libgmock-dev libbenchmark-dev libyaml-cpp-dev nlohmann-json3-dev
-  fio systemd zsh fish chromium curl openssh-client ca-certificates python3 python3-dev
-  python3-venv bubblewrap lintian mmdebstrap umoci
+  librocksdb-dev libaio-dev prometheus-cpp-dev libcivetweb-dev zlib1g-dev libssl-dev
+  libyaml-cpp-dev nlohmann-json3-dev ca-certificates python3 python3-dev python3-venv)
+# What the tests compile and run beside that.
+readonly TEST_PACKAGES=(
+  clang-14 clang-format-14 libclang-rt-14-dev libgtest-dev libgmock-dev
+  openssl fio systemd zsh fish chromium curl openssh-client bubblewrap lintian mmdebstrap umoci
   yamllint)
+# What the quickstart runs.
+readonly RUN_TARGETS=(ballastd ballastctl ballast_python)
 # Debian's own interpreter: another python3 earlier on PATH may lack headers or the right version.
 readonly PYTHON=/usr/bin/python3
 readonly LOGS=build/logs
@@ -20,15 +26,20 @@ readonly TOOLS=build/tools
 
 usage() {
   cat <<'TEXT'
-usage: scripts/setup.sh [--no-build] [--jobs N] [--help]
+usage: scripts/setup.sh [--for run|test] [--no-build] [--jobs N] [--help]
 
-Installs missing Debian packages (as root or with sudo), creates .venv from requirements.txt,
-builds the release preset into build/release, and makes the Python package importable from .venv.
+Installs missing Debian packages (as root or with sudo), creates .venv from requirements.txt and
+requirements-test.txt, builds the release preset into build/release, and makes the Python package
+importable from .venv.
 
+  --for run    only what runs: ballastd, ballastctl and the Python package, without what tests need
+  --for test   everything: tests, benchmarks and the tools that they run (default)
   --no-build   everything except compiling
   --jobs N     compile jobs (default: processors, at most one per 2 GiB of memory)
   --help       this text
 
+A fresh build/release compiles a room's files in batches, which takes a third of the time; for one
+file at a time: cmake --preset release -DBALLAST_COLD_BUILD=OFF. What is configured stays so.
 Each step writes its output to build/logs/; the end of it is shown when the step fails.
 TEXT
 }
@@ -68,38 +79,71 @@ default_jobs() {
   echo "$jobs"
 }
 
-# run_logged NAME COMMAND...: output to build/logs/NAME.log; on a terminal the last line is shown
-# while the command runs; on failure the end of the log is printed and the script ends.
+# remaining SECONDS: such as "about 3 min left".
+remaining() {
+  local minutes=$((($1 + 30) / 60))
+  if ((minutes)); then echo "about $minutes min left"; else echo "less than a minute left"; fi
+}
+
+# progress_of LOG STARTED USUAL_S: seconds so far, how much is done, how long it will still take.
+# Ninja counts its steps; of everything else only the usual time is known.
+progress_of() {
+  local passed=$((SECONDS - $2)) last steps
+  last=$(tail -c 4096 "$1" | tr -d '\r\033' | tail -n 1 | cut -c 1-60)
+  steps=$(tail -c 4096 "$1" | grep -aoE '^\[[0-9]+/[0-9]+\]' | tail -n 1 | tr -d '[]') || true
+  if [[ $steps == [1-9]* ]]; then
+    local finished=${steps%/*} all=${steps#*/}
+    local left=$((passed * (all - finished) / finished))
+    echo "${passed} s, $finished of $all steps, $(remaining "$left")"
+  elif ((passed < $3)); then
+    echo "${passed} s, $(remaining $(($3 - passed))): $last"
+  else
+    echo "${passed} s: $last"
+  fi
+}
+
+# run_logged NAME USUAL_S COMMAND...: output to build/logs/NAME.log. While the command runs, a
+# terminal shows its progress; anything else gets a line every half minute, the first after 10 s. On
+# failure the end of the log is printed and the script ends.
 run_logged() {
-  local name=$1
-  shift
-  local log=$LOGS/$name.log status=0 started=$SECONDS
-  "$@" >"$log" 2>&1 </dev/null &
-  local pid=$!
-  trap 'kill "$pid" 2>/dev/null' INT TERM
-  while [[ -t 1 ]] && kill -0 "$pid" 2>/dev/null; do
-    printf '\r\033[K      %3ds  %s' "$((SECONDS - started))" \
-      "$(tail -n 1 "$log" | tr -d '\r\033' | cut -c 1-80)"
+  local name=$1 usual_s=$2
+  shift 2
+  "$@" >"$LOGS/$name.log" 2>&1 </dev/null &
+  trap 'kill "$!" 2>/dev/null' INT TERM
+  await "$name" "$usual_s" "$!" "$SECONDS" "$*"
+  trap - INT TERM
+}
+
+# await NAME USUAL_S PID STARTED COMMAND: of a command that runs already, a child of this shell.
+await() {
+  local name=$1 usual_s=$2 pid=$3 started=$4 log=$LOGS/$1.log status=0 next=$(($4 + 10))
+  while kill -0 "$pid" 2>/dev/null; do
+    if [[ -t 1 ]]; then
+      printf '\r\033[K      %s' "$(progress_of "$log" "$started" "$usual_s")"
+    elif ((SECONDS >= next)); then
+      echo "      $name: $(progress_of "$log" "$started" "$usual_s")"
+      next=$((SECONDS + 30))
+    fi
     sleep 0.5
   done
   wait "$pid" || status=$?
-  trap - INT TERM
   [[ -t 1 ]] && printf '\r\033[K'
   if ((status != 0)); then
-    echo "setup: '$*' ended with code $status; the end of $log:" >&2
+    echo "setup: '$5' ended with code $status; the end of $log:" >&2
     tail -n 60 "$log" >&2
     exit "$status"
   fi
 }
 
 install_system_packages() {
-  local missing=() package
-  for package in "${PACKAGES[@]}"; do
+  local wanted=("${PACKAGES[@]}") missing=() package
+  [[ $1 == run ]] || wanted+=("${TEST_PACKAGES[@]}")
+  for package in "${wanted[@]}"; do
     [[ $(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null) == installed ]] ||
       missing+=("$package")
   done
   if ((${#missing[@]} == 0)); then
-    echo "[1/4] system packages: all ${#PACKAGES[@]} present"
+    echo "[1/4] system packages: all ${#wanted[@]} present"
     return
   fi
   echo "[1/4] system packages: installing ${missing[*]}"
@@ -110,8 +154,8 @@ install_system_packages() {
     sudo -v || fail "sudo refused; $by_hand"
     as_root=(sudo)
   fi
-  run_logged apt-update "${as_root[@]}" apt-get update
-  run_logged apt-install "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+  run_logged apt-update 15 "${as_root[@]}" apt-get update
+  run_logged apt-install 90 "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
     apt-get install -y --no-install-recommends "${missing[@]}"
 }
 
@@ -128,7 +172,7 @@ unpack_tools() {
   ((${#missing[@]})) || return 0
   echo "[1/4] system packages: unpacking ${missing[*]#*:} into $TOOLS"
   mkdir -p "$TOOLS"
-  (run_logged tools fetch_tools "${missing[@]}") ||
+  (run_logged tools 20 fetch_tools "${missing[@]}") ||
     echo "[1/4] system packages: no ${missing[*]#*:}; tests that need them will fail" >&2
 }
 
@@ -166,7 +210,7 @@ unpack_cuda() {
   [[ -f $root/.requirements && $(<"$root/.requirements") == "$want" ]] && return
   echo "[2/4] Python packages: unpacking the CUDA compiler into $root (about 110 MB)"
   rm -rf "$root"
-  if (run_logged cuda .venv/bin/python -m pip install --disable-pip-version-check --no-input \
+  if (run_logged cuda 30 .venv/bin/python -m pip install --disable-pip-version-check --no-input \
     --no-deps --target "$root" -r requirements-cuda.txt); then
     echo "$want" >"$root/.requirements"
   else
@@ -174,33 +218,75 @@ unpack_cuda() {
   fi
 }
 
+# The interpreter, and what configuring the build needs of it.
 create_venv() {
-  local stamp=.venv/.requirements.sha256 want
-  want=$( (cat requirements.txt && "$PYTHON" --version) | sha256sum | cut -d ' ' -f 1)
-  if [[ -x .venv/bin/python && -f $stamp && $(<"$stamp") == "$want" ]]; then
+  if ! .venv/bin/python -c 'import pip' 2>/dev/null ||
+    [[ $(.venv/bin/python --version) != $("$PYTHON" --version) ]]; then
+    echo "[2/4] Python packages: creating .venv"
+    run_logged venv 10 "$PYTHON" -m venv --clear .venv
+  fi
+  .venv/bin/python -c 'import nanobind' 2>/dev/null ||
+    run_logged pip-nanobind 5 pip_install "$(grep '^nanobind==' requirements.txt)"
+}
+
+pip_install() {
+  .venv/bin/python -m pip install --disable-pip-version-check --no-input "$@"
+}
+
+# fingerprint FILE: of what .venv must have for it.
+fingerprint() {
+  (cat "$@" && "$PYTHON" --version) | sha256sum | cut -d ' ' -f 1
+}
+
+# Starts to install what is missing in .venv, while the compiler works: pip mostly waits for the
+# network and the disk. Sets pip_pid, pip_started and pip_stamp; await_python_packages ends it.
+start_python_packages() {
+  local files=(requirements.txt) file arguments=()
+  [[ $1 == run ]] || files+=(requirements-test.txt)
+  pip_pid='' pip_stamp=.venv/.$1.sha256 pip_want=$(fingerprint "${files[@]}")
+  if [[ -f $pip_stamp && $(<"$pip_stamp") == "$pip_want" ]]; then
     echo "[2/4] Python packages: .venv is up to date"
     return
   fi
-  echo "[2/4] Python packages: installing requirements.txt into .venv"
-  if ! .venv/bin/python -c 'import pip' 2>/dev/null ||
-    [[ $(.venv/bin/python --version) != $("$PYTHON" --version) ]]; then
-    run_logged venv "$PYTHON" -m venv --clear .venv
-  fi
-  run_logged pip .venv/bin/python -m pip install --disable-pip-version-check --no-input \
-    -r requirements.txt
-  echo "$want" >"$stamp"
+  echo "[2/4] Python packages: installing ${files[*]} into .venv, beside the build"
+  for file in "${files[@]}"; do arguments+=(-r "$file"); done
+  pip_install "${arguments[@]}" >"$LOGS/pip.log" 2>&1 </dev/null &
+  pip_pid=$! pip_started=$SECONDS
+  trap 'kill "$pip_pid" 2>/dev/null' EXIT
+}
+
+await_python_packages() {
+  [[ -n $pip_pid ]] || return 0
+  ! kill -0 "$pip_pid" 2>/dev/null || echo "[2/4] Python packages: not all there yet"
+  await pip 90 "$pip_pid" "$pip_started" "pip install"
+  trap - EXIT
+  echo "$pip_want" >"$pip_stamp"
+}
+
+# cached NAME: a value of the build's cache.
+cached() {
+  sed -n "s/^$1:[A-Z]*=//p" build/release/CMakeCache.txt
 }
 
 build_release() {
-  local jobs=$1 dir=build/release
-  if [[ ! -f $dir/build.ninja || CMakePresets.json -nt $dir/CMakeCache.txt ]]; then
+  local purpose=$1 jobs=$2 dir=build/release options=() targets=()
+  if [[ ! -f $dir/build.ninja ]]; then
+    # docs/decisions/051-cold-builds.md
+    options=(-DBALLAST_COLD_BUILD=ON -DBUILD_TESTING=ON)
+    [[ $purpose == test ]] || options[1]=-DBUILD_TESTING=OFF
+  elif [[ $purpose == test && $(cached BUILD_TESTING) == OFF ]]; then
+    options=(-DBUILD_TESTING=ON)
+  fi
+  if ((${#options[@]})) || [[ CMakePresets.json -nt $dir/CMakeCache.txt ]]; then
     echo "[3/4] configuring the release preset"
-    run_logged configure cmake --preset release
+    run_logged configure 10 cmake --preset release "${options[@]}"
     # CMake leaves the cache file alone when nothing in it changed.
     touch "$dir/CMakeCache.txt"
   fi
+  [[ $purpose == test ]] || targets=(--target "${RUN_TARGETS[@]}")
   echo "[3/4] building with $jobs jobs into $dir (minutes the first time; log: $LOGS/build.log)"
-  NINJA_STATUS='[%f/%t] ' run_logged build cmake --build --preset release --parallel "$jobs"
+  NINJA_STATUS='[%f/%t] ' run_logged build 300 \
+    cmake --build --preset release --parallel "$jobs" "${targets[@]}"
 }
 
 install_python_package() {
@@ -218,8 +304,8 @@ sys.exit(not getattr(u.find_spec("ballast"), "origin", None))'
     return
   fi
   echo "[4/4] Python package: installing client/python into .venv (editable)"
-  run_logged pip-ballast .venv/bin/python -m pip install --disable-pip-version-check --no-input \
-    --no-build-isolation --no-deps --config-settings=wheel.cmake=false -e client/python
+  run_logged pip-ballast 5 pip_install --no-build-isolation --no-deps \
+    --config-settings=wheel.cmake=false -e client/python
   echo "$want" >"$stamp"
 }
 
@@ -230,10 +316,15 @@ offer_commit_hook() {
 }
 
 main() {
-  local build=1 jobs=
+  local build=1 jobs='' purpose=test
   while (($#)); do
     case $1 in
       --no-build) build=0 ;;
+      --for)
+        [[ ${2:-} == run || ${2:-} == test ]] || fail "--for needs 'run' or 'test'"
+        purpose=$2
+        shift
+        ;;
       --jobs)
         [[ ${2:-} =~ ^[1-9][0-9]*$ ]] || fail "--jobs needs a number of at least 1"
         jobs=$2
@@ -253,15 +344,17 @@ main() {
   mkdir -p "$LOGS"
   exec 9>build/.setup.lock
   flock 9
-  install_system_packages
-  unpack_tools
+  install_system_packages "$purpose"
+  [[ $purpose == run ]] || unpack_tools
   create_venv
-  unpack_cuda
+  [[ $purpose == run ]] || unpack_cuda
+  start_python_packages "$purpose"
   if ((build)); then
-    build_release "${jobs:-$(default_jobs)}"
+    build_release "$purpose" "${jobs:-$(default_jobs)}"
   else
     echo "[3/4] build: skipped (--no-build)"
   fi
+  await_python_packages
   install_python_package
   offer_commit_hook
 }

@@ -11,5 +11,5 @@ if command -v python3 >/dev/null; then
     [[ $argument == -h || $argument == --help ]] && exit 0
   done
 fi
-./scripts/setup.sh
+./scripts/setup.sh --for test
 exec python3 -B tools/run_tests.py "$@"
