@@ -1,9 +1,11 @@
 """The GPU kit's stage peers, rehearsed with tiny models on the stand-in for CUDA."""
 
+import json
 import zipfile
+from types import SimpleNamespace
 
 import pytest
-from gpu_kit import peers
+from gpu_kit import checks, peer_model, peers
 from gpu_kit_rehearsal import rehearse, with_name
 
 
@@ -20,6 +22,20 @@ def test_the_stage_peers_measures_all_that_are_here_and_names_the_rest(tmp_path,
     assert ours["memory"]["servers_peak"] > 0 and len(ours["turns"]) >= 1
     (absent,) = with_name(lines, "peers deepspeed")
     assert absent["state"] == "not run"
+
+
+@pytest.mark.parametrize("kind, state", [("ballast", "failed"), ("fsdp2", "not run")])
+def test_a_peer_whose_losses_go_astray_counts_for_nothing(
+    tmp_path, monkeypatch, capsys, kind, state
+):
+    monkeypatch.setenv("BALLAST_KIT_STANDIN", "none")
+    stage = checks.Stage("peers", True, 100, tmp_path)
+    compared = peers.Comparison(stage, "small", peer_model.SMALLEST, [])
+    ceiling = SimpleNamespace(losses=[4.0, 3.9, 3.8, 3.7])
+    one = SimpleNamespace(peer=peers.Peer("one", kind), losses=[4.0, 5.0, 6.0, 7.0])
+    assert not compared._learns(one, ceiling)
+    said = json.loads(capsys.readouterr().out[len(checks.MARK) :])
+    assert said["state"] == state and "does not fall" in said["said"]
 
 
 def wheel(folder, name, tag, text):
