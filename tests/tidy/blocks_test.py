@@ -24,6 +24,8 @@ TABLE = (
     ("CONTRIBUTING.md", "cmake --build --preset release --target",
      "not: parts of what .ci/run does, and runs that take an hour"),
     ("deploy/README.md", "./scripts/setup.sh", "tests/deploy/test_packages_wheel.py"),
+    ("deploy/README.md", "scripts/gpu_kit.sh", "tests/deploy/test_gpu_kit.py"),
+    ("deploy/README.md", "tar -xf ballast-0.1.0", "tests/deploy/test_gpu_kit.py"),
     ("deploy/README.md", "apt-get install ./build", "tests/deploy/test_packages_deb.py"),
     ("deploy/README.md", "./scripts/package.sh image",
      "tests/deploy/test_packages_image.py tests/deploy/test_container.py"),
@@ -47,6 +49,7 @@ TABLE = (
     ("docs/fuzzing.md", "tests/fuzz/fuzz.sh",
      "not: takes minutes of Clang; fuzz_targets_test has the same targets"),
     ("docs/fuzzing.md", "tests/fuzz/corpus.py", "tests/fuzz/fuzz_test.cmake"),  # unpack
+    ("docs/gpu.md", "tar xzf ballast-gpu-kit", "tests/deploy/test_gpu_kit.py"),
     ("docs/huggingface.md", "ballast-run --servers 2", "tests/python/hf_trainer/test_examples.py"),
     ("docs/kill-storm.md", "./scripts/kill_storm.sh",
      "not: minutes each; tests/fault/CMakeLists.txt has storms of a minute by the same program"),
