@@ -38,7 +38,7 @@ fail() {
 
 build() {
   local targets=(ballastd ballastctl ballast_python ballast_python_stable ballast_cuda)
-  ((bundle)) || targets+=("${TESTS[@]}" ballast_cuda_faulty cuda_standin)
+  ((bundle)) || targets+=("${TESTS[@]}" ballast_cuda_faulty cuda_standin fake_nccl)
   mkdir -p build/logs
   client/python/wheel/stable_headers.sh
   logged cmake --build "$BUILD" --target "${targets[@]}"
@@ -66,6 +66,8 @@ put_kit() {
   local built=("${STANDINS[@]/#/$BUILD/}")
   install -m 755 -t "$tree/bin" "${TESTS[@]/#/$BUILD/tests/}"
   install -m 755 -D -t "$tree/lib" "$BUILD/lib/libballast_cuda.so" "${built[@]}"
+  # Under NCCL's own name, and so in a folder where no library is looked for.
+  install -m 755 -D -t "$tree/lib/nccl" "$BUILD/tests/nccl/libnccl.so.2"
   (cd tests && find gpu_kit -type f ! -path '*__pycache__*' ! -name CMakeLists.txt \
     ! -name '*.cc' ! -name run.sh -print0 | xargs -0 cp --parents -t "$tree")
   install -m 755 tests/gpu_kit/run.sh "$tree/run.sh"
