@@ -3,6 +3,7 @@
 # runs it on other distributions, from the sources through build/release.
 # Comes from: scripts/setup.sh, which has made .venv and build/release. Goes to: build/kit, --out.
 set -euo pipefail
+called_in=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/package_facts.sh
 
@@ -138,7 +139,7 @@ main() {
     case $1 in
       --out)
         [[ -n ${2:-} ]] || fail "--out needs a file"
-        out=$2
+        out=$(cd "$called_in" && realpath -m "$2")
         shift
         ;;
       --bundle) bundle=1 ;;

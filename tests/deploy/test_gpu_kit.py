@@ -166,7 +166,7 @@ def test_a_server_of_ballast_run_answers_ballastctl_there(kits: Path, root: Path
 def test_the_kit_rehearses_there(kits: Path, root: Path, tmp_path: Path):
     """The short form: two of its stages, on the stand-in for CUDA."""
     run(*there(root, kits / KIT, *python311(), "--bind", tmp_path, "/report"), "/ballast/run.sh",
-        "--cpu", "--minutes", "1", "--out", "/report", "--stage", "facts", "--stage", "bits")
+        "--cpu", "--minutes", "4", "--out", "/report", "--stage", "facts", "--stage", "bits")
     report = json.loads((tmp_path / "report.json").read_text())
     states = [check["state"] for check in report["checks"]]
     assert states.count("passed") > 10

@@ -52,13 +52,15 @@ class Run:
         with open(self._out / f"{stage.name}.log", "w") as log:
             child = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=log, text=True, errors="replace",
-                start_new_session=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                start_new_session=True, env=environment(),
             )  # fmt: skip
             # Not read here: what a stage leaves running may keep the pipe open.
             reader = threading.Thread(target=self._read, args=(stage, child, log), daemon=True)
             reader.start()
-            ended = wait(child, seconds + stages.GRACE_S)
-            end_session(child)
+            try:
+                ended = wait(child, seconds + stages.GRACE_S)
+            finally:
+                end_session(child)
             reader.join(READ_S)
         self.found.add_stage(stage.name, ended, time.monotonic() - began)
         shutil.rmtree(folder, ignore_errors=True)
@@ -71,10 +73,25 @@ class Run:
         """One line of a stage: a check goes to the report, all go to its log."""
         log.write(line)
         log.flush()
-        if line.startswith(checks.MARK):
+        if not line.startswith(checks.MARK):
+            return
+        try:
             check = json.loads(line[len(checks.MARK) :])
-            self.found.add({**check, "stage": stage.name})
-            print("  " + report.one_line(check), flush=True)
+        except ValueError:  # Another thread's words are in it.
+            return
+        self.found.add({**check, "stage": stage.name})
+        print("  " + report.one_line(check), flush=True)
+
+
+def environment() -> dict[str, str]:
+    """Of a stage. NCCL's own log would stand between its lines."""
+    return {**{name: value for name, value in os.environ.items() if name != "NCCL_DEBUG"},
+            "PYTHONUNBUFFERED": "1"}  # fmt: skip
+
+
+def interrupted(number: int, frame: object) -> None:
+    """SIGTERM ends the stage that runs, as Ctrl-C does."""
+    raise KeyboardInterrupt
 
 
 def end_session(child: subprocess.Popen) -> None:
@@ -110,6 +127,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     given = arguments()
+    signal.signal(signal.SIGTERM, interrupted)
     with tempfile.TemporaryDirectory(dir=given.work, prefix="gpu-kit-") as work:
         given.work = Path(work)
         run = Run(given)

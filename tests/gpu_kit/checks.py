@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -62,7 +63,9 @@ class Stage:
 
     def _tell(self, name: str, state: str, said: str, numbers: dict[str, object]) -> None:
         line = {"stage": self.name, "check": name, "state": state, "said": said, **numbers}
-        print(MARK + json.dumps(line), flush=True)
+        # In one piece: other threads write, too.
+        sys.stdout.write(MARK + json.dumps(line) + "\n")
+        sys.stdout.flush()
 
 
 def main(name: str, run: Callable[[Stage], None]) -> None:

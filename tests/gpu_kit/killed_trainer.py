@@ -79,7 +79,8 @@ def strike(seat: Seat, number: int, phase: str, opt: bt.AdamW) -> None:
         while phase == AWAITING and not seat.struck(number).exists():
             time.sleep(LOOK_S)
         return
-    seat.struck(number).touch()
+    if phase != AWAITING:
+        seat.struck(number).touch()
     if phase == BEFORE_PUSH:
         os.kill(os.getpid(), signal.SIGKILL)
     elif phase == IN_PUSH:
@@ -88,7 +89,6 @@ def strike(seat: Seat, number: int, phase: str, opt: bt.AdamW) -> None:
     elif phase == IN_PULL:
         faults.arm("kill_at=unpack:2")
     else:
-        seat.struck(number).unlink()
         all_of = sum(p.nbytes for group in opt.param_groups for p in group["params"])
         pushed = opt.counters["payload_up_bytes"] + all_of
         threading.Thread(target=die_when, args=(seat, number, opt, pushed), daemon=True).start()

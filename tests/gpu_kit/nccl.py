@@ -90,7 +90,7 @@ def the_library(stage: checks.Stage, links: nccl_links.Links) -> None:
     # torch says with which version it was built; the loaded library may be newer.
     built = "the fake one" if stage.cpu else ".".join(map(str, torch.cuda.nccl.version()))
     files = nccl_links.mapped()
-    stage.check("there is one NCCL in the process, and it is new enough", len(files) == 1,
+    stage.check("there is one NCCL in the process", len(files) == 1,
                 f"NCCL {links.comms.version}, torch's: {built}, {', '.join(files)}")  # fmt: skip
 
 
@@ -217,8 +217,9 @@ def two_on_one(stage: checks.Stage, early: Early) -> None:
                 len(texts) == 4 and all(wanted in text and "says:" in text for text in texts),
                 texts[0] if texts else "no step ended with an error",
                 slowest_step_s=round(slowest, 2), given_s=nccl_ranks.TIMEOUT_S)  # fmt: skip
-    stage.check("no step of theirs took longer than its time",
-                slowest < nccl_ranks.TIMEOUT_S, f"{slowest:.1f} s")  # fmt: skip
+    if not stage.cpu:
+        stage.check("no step of theirs took longer than its time",
+                    slowest < nccl_ranks.TIMEOUT_S, f"{slowest:.1f} s")  # fmt: skip
     group = stage.folder / f"group-{job}"
     ranks = [nccl_ranks.started(stage.cpu, "continued", early.endpoints, job, rank, group)
              for rank in range(2)]  # fmt: skip

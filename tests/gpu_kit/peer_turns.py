@@ -107,7 +107,7 @@ class Contestant:
             )
             spec |= {"endpoints": self._servers.addresses, "standin": self.rig.standin,
                      "job": place.fresh_job("peers")}  # fmt: skip
-        path = os.pathsep.join(filter(None, [self.peer.site, *OURS]))
+        path = os.pathsep.join(filter(None, [self.peer.site, *OURS, os.environ.get("PYTHONPATH")]))
         environ = {**os.environ, "PYTHONPATH": path, **self.peer.environ}
         self._log = self._ends.enter_context(open(self._folder / "log", "w+"))
         self._process = subprocess.Popen(

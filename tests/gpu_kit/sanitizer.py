@@ -20,8 +20,11 @@ from gpu_kit import checks, faults, place
 
 TOOLKIT = Path("/usr/local/cuda/bin/compute-sanitizer")
 FOUND_CODE = 9
+LATE_CODES = (124, 137)  # of timeout(1)
 # Its last line: "ERROR SUMMARY: 2 errors", or of racecheck "RACECHECK SUMMARY: 1 hazard displayed".
 SUMMARY = re.compile(r"^=+ +(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:error|hazard)", re.M)
+# What the device tests and the trainer say when they have done their work.
+RAN = re.compile(r"\[  PASSED  \] (?:[5-9]|\d\d+) tests|bits differ after 3 rounds")
 # In the order of their value.
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 LEAST_S = 5.0
@@ -33,26 +36,25 @@ class Sanitizer:
     def __init__(self, stage: checks.Stage, program: str) -> None:
         self._stage = stage
         self._program = program
+        self.ran = False  # whether the last command did its work
 
     def findings(
         self, tool: str, command: list[str], extra: Mapping[str, str] | None = None,
         options: tuple[str, ...] = (),
     ) -> tuple[int | None, int | None]:  # fmt: skip
         """(what it found, None without a summary; exit code, None when there was no time left)."""
-        line = [self._program, "--tool", tool, "--error-exitcode", str(FOUND_CODE),
+        # timeout(1) ends the program below as well, also where this stage is killed.
+        line = ["timeout", "--kill-after=1", f"{max(1.0, self._stage.left() - 2):.0f}",
+                self._program, "--tool", tool, "--error-exitcode", str(FOUND_CODE),
                 "--print-limit", "20", *options, *command]  # fmt: skip
         print("$", *line, flush=True)
-        running = subprocess.Popen(
-            line, env={**os.environ, **(extra or {})}, start_new_session=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+        ended = subprocess.run(
+            line, env={**os.environ, **(extra or {})}, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, errors="replace",
         )  # fmt: skip
-        try:
-            said, _ = running.communicate(timeout=max(1.0, self._stage.left() - 2))
-            code = running.returncode
-        except subprocess.TimeoutExpired:
-            os.killpg(running.pid, 9)  # Its own group: the program below it ends as well.
-            said, code = running.communicate()[0], None
+        said, code = ended.stdout, ended.returncode if ended.returncode not in LATE_CODES else None
         print(said[-6000:], flush=True)
+        self.ran = bool(RAN.search(said))
         summaries = [int(count) for count in SUMMARY.findall(said)]
         return (sum(summaries) if summaries else None), code
 
@@ -68,8 +70,9 @@ class Sanitizer:
                 self._stage.not_run(name, "it did not end within the time of this stage")
                 return
             count = "no summary" if found is None else f"{found} findings"
-            self._stage.check(name, found == 0 and code == 0, f"{count}, exit code {code}",
-                              findings=-1 if found is None else found)  # fmt: skip
+            self._stage.check(name, found == 0 and code == 0 and self.ran, (
+                f"{count}, exit code {code}" + ("" if self.ran else ", and nothing ran")),
+                findings=-1 if found is None else found)  # fmt: skip
 
 
 def device_tests(cpu: bool) -> list[str]:
@@ -90,6 +93,9 @@ def planted(stage: checks.Stage, sanitizer: Sanitizer) -> None:
     with stage.trial(name):
         environ = faults.environment(stage.folder, stage.cpu, "wild_pack")
         found, code = sanitizer.findings("memcheck", device_tests(stage.cpu), environ)
+        if code is None:
+            stage.not_run(name, "it did not end within the time of this stage")
+            return
         stage.check(name, bool(found), f"{found} findings, exit code {code}", findings=found or 0)
 
 

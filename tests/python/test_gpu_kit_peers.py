@@ -8,6 +8,8 @@ import pytest
 from gpu_kit import checks, peer_model, peers
 from gpu_kit_rehearsal import rehearse, with_name
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_stage_peers_measures_all_that_are_here_and_names_the_rest(tmp_path, monkeypatch):
     monkeypatch.delenv("BALLAST_KIT_WHEELS", raising=False)

@@ -69,7 +69,7 @@ def test_a_failed_check_and_an_exception_are_red_and_the_others_run(tmp_path):
 
 def test_a_stage_that_hangs_or_dies_loses_nothing_that_it_said(tmp_path):
     code, report, page, said = run(
-        tmp_path, "--stage", "hangs", "--stage", "dies", "--cpu", "--minutes", "0.1", grace_s=2
+        tmp_path, "--stage", "hangs", "--stage", "dies", "--cpu", "--minutes", "0.1", grace_s=10
     )
     assert code == 1
     assert {c["check"] for c in report["checks"]} == {"before it hangs", "before it dies"}

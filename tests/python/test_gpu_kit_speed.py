@@ -4,6 +4,8 @@ import pytest
 
 from gpu_kit_rehearsal import rehearse, with_name
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_stage_speed_measures_every_ratio_and_judges_none_of_a_rehearsal(tmp_path):
     lines = rehearse(tmp_path, "-m", "gpu_kit.speed")

@@ -20,6 +20,8 @@ sys.path.insert(0, str(REPO / "tests"))
 
 from gpu_kit.models import differing_bits  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 RUN_S = 600
 NEED_A_DEVICE = {
     "side streams", "a CUDA graph replayed between steps", "step() and attach() in a capture",

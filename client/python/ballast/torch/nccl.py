@@ -313,5 +313,5 @@ def _said(error: Exception) -> list[str]:
         return [text.removesuffix("; take the step again")]
     found = re.search(r"NCCL \S+ says: .*", text)
     if found:
-        return [found.group().rstrip(")")]
+        return [found.group().removesuffix(")")]
     return [_text(error)] if isinstance(error, _Over) else []
