@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws docs/img/gpu_memory.svg: what lies in a GPU's memory at its peak, without Ballast and with.
+"""Draws docs/img/gpu_memory.svg: what torch has in a GPU's memory, without Ballast and with.
 
 Comes from: docs/measurements/gpu_h100.json, a report of the GPU kit. Goes to: README.md. The whole
 of each bar is measured, the parts of a parameter are counted, and activations are what is left.
@@ -60,8 +60,8 @@ def picture(report):
     checks = {c["check"]: c for c in report["checks"] if "memory" in c}
     bars = [(label, parts_of(checks[name], parts)) for label, name, parts in BARS]
     millions = checks[BARS[0][1]]["parameters"] / 1e6
-    lines = [text(LEFT, 20, f"GPU memory at its peak: {millions:.0f} M parameters, bf16, batch 8 x "
-                  "1,024 tokens, one H100", size=14)]
+    lines = [text(LEFT, 20, f"torch's GPU memory at its peak: {millions:.0f} M parameters, bf16, "
+                  "batch 8 x 1,024 tokens, one H100", size=14)]
     for i, (label, parts) in enumerate(bars):
         lines += bar(TOP + i * (BAR + GAP), label, parts)
     x, y = float(LEFT), TOP + len(bars) * (BAR + GAP) + 4
