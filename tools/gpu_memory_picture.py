@@ -60,8 +60,9 @@ def picture(report):
     checks = {c["check"]: c for c in report["checks"] if "memory" in c}
     bars = [(label, parts_of(checks[name], parts)) for label, name, parts in BARS]
     millions = checks[BARS[0][1]]["parameters"] / 1e6
-    lines = [text(LEFT, 20, f"torch's GPU memory at its peak: {millions:.0f} M parameters, bf16, "
-                  "batch 8 x 1,024 tokens, one H100", size=14)]
+    title = (f"Peak GPU memory in torch's allocator: {millions:.0f} M parameters, bf16, "
+             "batch 8 x 1,024, one H100")
+    lines = [text(LEFT, 20, title, size=14)]
     for i, (label, parts) in enumerate(bars):
         lines += bar(TOP + i * (BAR + GAP), label, parts)
     x, y = float(LEFT), TOP + len(bars) * (BAR + GAP) + 4
