@@ -59,7 +59,7 @@ function(ballast_test)
   target_compile_options(${ARG_NAME} PRIVATE $<$<CONFIG:Release>:-O1>)
   if(BALLAST_COLD_BUILD)
     target_precompile_headers(${ARG_NAME} REUSE_FROM ballast_test_header)
-    # GCC 12 sees strings of a precompiled header out of their bounds; single files keep the warning.
+    # GCC 12 sees strings out of bounds with such a header; single files keep the warning.
     target_compile_options(${ARG_NAME} PRIVATE -Wno-array-bounds -Wno-stringop-overflow)
     # gRPC's targets bring it to some tests only, and it must be that of the header.
     target_compile_options(${ARG_NAME} PRIVATE -pthread)
