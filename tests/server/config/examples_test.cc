@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "server/config/load.h"
 #include "server/config/print.h"
 
@@ -56,7 +57,7 @@ TEST(Examples, EveryPeersFileLoads) {
 
 TEST(Examples, TheFullOneHoldsEveryFieldAtItsDefault) {
   LoadOptions options;
-  options.file = std::string(BALLAST_SOURCE_DIR) + "/configs/server-full.yaml";
+  options.file = absl::StrCat(BALLAST_SOURCE_DIR, "/configs/server-full.yaml");
   const auto loaded = Load(options);
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   EXPECT_EQ(loaded->config.SerializeAsString(), DefaultConfig().SerializeAsString());
