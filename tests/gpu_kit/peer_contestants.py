@@ -148,7 +148,7 @@ class Fsdp2(Contestant):
             "mp_policy": MixedPrecisionPolicy(
                 param_dtype=torch.bfloat16, reduce_dtype=torch.float32
             ),
-            "offload_policy": CPUOffloadPolicy(pin_memory=cuda),
+            "offload_policy": CPUOffloadPolicy(pin_memory=cuda and self.spec["pinned"]),
         }
         module = self._model(torch.float32)
         for block in module.blocks:
@@ -157,8 +157,8 @@ class Fsdp2(Contestant):
         self.optimizer = torch.optim.AdamW(module.parameters(), fused=True, **self._adamw())
 
     def step(self) -> None:
-        # On a GPU, with one rank and torch 2.11, the loss went up; gradients that are still on
-        # their way to the host are one cause that it may have.
+        # On a GPU, with one rank and torch 2.11, losses were wrong from the second step on, which
+        # on the CPU have torch's digits. That gradients were still on their way is one guess.
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         torch.nn.utils.clip_grad_norm_(self.module.parameters(), CLIP)

@@ -44,13 +44,14 @@ class PeerFailed(Exception):
 @dataclasses.dataclass
 class Peer:
     """A way to train. kind: of peer_contestants.KINDS; site: a folder of packages for it; environ:
-    besides this process's."""
+    besides this process's; pinned: whether FSDP2 offloads to pinned memory, its default."""
 
     name: str
     kind: str
     durability: str = ""
     python: str = sys.executable
     site: str = ""
+    pinned: bool = True
     environ: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
@@ -100,6 +101,7 @@ class Contestant:
             "kind": self.peer.kind, "sizes": dataclasses.asdict(self.rig.sizes),
             "device": self.rig.device, "lr": self.rig.learning_rate, "threads": self.rig.threads,
             "folder": str(self._folder), "durability": self.peer.durability,
+            "pinned": self.peer.pinned,
         }  # fmt: skip
         if self.peer.kind == "ballast":
             self._servers = self._ends.enter_context(

@@ -21,7 +21,8 @@ from pathlib import Path
 
 from gpu_kit import checks, peer_model
 from gpu_kit.peer_turns import (
-    Contestant, Peer, PeerFailed, Rig, farthest, in_turn, judge_losses, ratios, spread, started,
+    LOSS_TOLERANCE, Contestant, Peer, PeerFailed, Rig, farthest, in_turn, judge_losses, ratios,
+    spread, started,
 )  # fmt: skip
 
 ROUNDS = 5
@@ -123,7 +124,7 @@ class Comparison:
     def run(self, rounds: int) -> None:
         with started(self.peers, self.rig) as all_of_them:
             self.late = next((o for o in all_of_them if o.peer.kind == "deepspeed"), None)
-            ready = [o for o in all_of_them if o is not self.late and self._tried(o, self._begin)]
+            ready = self._begun([one for one in all_of_them if one is not self.late], all_of_them)
             last = rounds
             while self.number < last:
                 began = time.monotonic()
@@ -138,6 +139,27 @@ class Comparison:
             ready.sort(key=all_of_them.index)
             self._report([one for one in ready if self._tried(one, self._close)])
         shutil.rmtree(self.rig.folder, ignore_errors=True)
+
+    def _begun(self, them: list[Contestant], all_of_them: list[Contestant]) -> list[Contestant]:
+        """Those of `them` that have taken their first steps.
+
+        Where FSDP2's losses are wrong, another one without pinned memory comes in its place.
+        """
+        ready: list[Contestant] = []
+        for one in them:
+            if not self._tried(one, self._begin):
+                continue
+            far = farthest(one.losses, ready[0].losses if ready else one.losses)
+            if one.peer.kind == "fsdp2" and one.peer.pinned and not far <= LOSS_TOLERANCE:
+                self._not_run(one.peer, f"its loss is {100 * far:.1f} % from torch's after a step")
+                one.close()
+                one = Contestant(Peer("fsdp2 unpinned", "fsdp2", pinned=False), self.rig)
+                all_of_them.append(one)
+                one.start()
+                if not self._tried(one, self._begin):
+                    continue
+            ready.append(one)
+        return ready
 
     def _joined(self, ready: list[Contestant], wait: bool) -> bool:
         """DeepSpeed takes part as soon as its compiler has ended; True: from now on."""
