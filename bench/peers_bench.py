@@ -259,8 +259,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--peers", type=lambda text: text.split(","), default=list(NAMES),
                         help="separated by commas, of: " + ", ".join(NAMES))  # fmt: skip
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=3, help="of a turn")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--steps", type=int, default=2, help="of a turn")
     parser.add_argument("--verified-steps", type=int, default=3)
     parser.add_argument("--servers", type=int, default=1, help="of each of Ballast's jobs")
     parser.add_argument("--threads", type=int, default=0, help="of torch; 0: its own choice")
