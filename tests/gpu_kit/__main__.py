@@ -9,6 +9,7 @@ usage: python -m gpu_kit [--minutes N] [--out DIR] [--work DIR] [--cpu] [--stage
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -46,7 +47,7 @@ class Run:
 
     def _run_one(self, stage: stages.Stage, seconds: float) -> None:
         folder = self._work / stage.name
-        command = [sys.executable, "-m", f"gpu_kit.{stage.module}", "--folder", str(folder),
+        command = [sys.executable, "-m", f"gpu_kit.{stage.name}", "--folder", str(folder),
                    "--seconds", f"{seconds:.0f}", *(["--cpu"] if self._cpu else [])]  # fmt: skip
         began = time.monotonic()
         with open(self._out / f"{stage.name}.log", "w") as log:
@@ -96,10 +97,8 @@ def interrupted(number: int, frame: object) -> None:
 
 def end_session(child: subprocess.Popen) -> None:
     """Ends all that a stage has started: they are of its process group."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def wait(child: subprocess.Popen, seconds: float) -> str:

@@ -33,7 +33,8 @@ class Stage:
 
     def check(self, name: str, passed: bool, said: str = "", **numbers: object) -> bool:
         """Something that holds or does not; said: in one line, what was seen."""
-        return self._tell(name, "passed" if passed else "failed", said, numbers) or passed
+        self._tell(name, "passed" if passed else "failed", said, numbers)
+        return passed
 
     def measured(
         self, name: str, value: float, unit: str, least: float | None = None, said: str = "",

@@ -127,7 +127,7 @@ class Greedy(torch.autograd.Function):
 
 
 class Halves(nn.Module):
-    """Layers before and behind Greedy: when it fails, some have a gradient and some have none."""
+    """Layers before and after Greedy: when it fails, some have a gradient and some have none."""
 
     def __init__(self) -> None:
         super().__init__()

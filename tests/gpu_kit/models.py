@@ -55,7 +55,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and a hidden layer, each behind a layer norm."""
+    """Attention and a hidden layer, each after a layer norm."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()

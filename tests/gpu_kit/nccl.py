@@ -17,8 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import ballast
-import ballast.torch as bt
 import torch
 
 from gpu_kit import checks, nccl_links, nccl_ranks, place
@@ -178,20 +176,11 @@ def train(
 ) -> tuple[int, list[str]]:
     """A job of one rank: the checksum of its weights, and the texts of TrainerLost on the way."""
     model, losses = nccl_ranks.new_model(0, cpu), []
-    opt = bt.AdamW(model.parameters(), lr=1e-2, endpoints=endpoints, job=place.fresh_job("nccl"),
-                   rank=0, world_size=1, durability="process", resume="auto",
-                   collective=collective, **nccl_ranks.EXTENTS)  # fmt: skip
-    opt.attach()
+    opt = nccl_ranks.optimizer(model, (endpoints, place.fresh_job("nccl"), 0, 1), collective)
     while opt.round < ROUNDS:
         if strike is not None and opt.round == ROUNDS // 2 and not losses:
             strike()
-        nccl_ranks.give_gradients(model, opt.round, 0)
-        try:
-            opt.step()
-        except ballast.TrainerLost as lost:
-            losses.append(str(lost))
-            if len(losses) > 3:
-                raise
+        nccl_ranks.take_step(opt, model, 0, losses, 3)
     opt.close()
     return nccl_ranks.digest(model), losses
 

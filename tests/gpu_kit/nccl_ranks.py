@@ -102,6 +102,20 @@ def optimizer(
     return opt
 
 
+def take_step(
+    opt: bt.AdamW, model: torch.nn.Module, rank: int, texts: list[str], most: int
+) -> None:
+    """A step with the gradients of its round. The text of a TrainerLost goes to `texts`; the one
+    that makes them more than `most` is raised."""
+    give_gradients(model, opt.round, rank)
+    try:
+        opt.step()
+    except ballast.TrainerLost as lost:
+        texts.append(str(lost))
+        if len(texts) > most:
+            raise
+
+
 def group_of(path: str, backend: str, rank: int, world: int) -> object:
     torch.distributed.init_process_group(
         backend, init_method=f"file://{path}", rank=rank, world_size=world,
@@ -122,12 +136,8 @@ def refused(cpu: bool, endpoints: str, job: str, rank: str) -> None:
     opt = optimizer(model, (endpoints, job, int(rank), 2), "nccl")
     texts, seconds = [], []
     for _ in range(2):
-        give_gradients(model, 0, int(rank))
         began = time.monotonic()
-        try:
-            opt.step()
-        except ballast.TrainerLost as lost:
-            texts.append(str(lost))
+        take_step(opt, model, int(rank), texts, 2)
         seconds.append(time.monotonic() - began)
     print(json.dumps({"texts": texts, "seconds": seconds, "round": opt.round}), flush=True)
     os._exit(0)  # A trainer that closes would end the job of the other one.
@@ -174,13 +184,7 @@ def train(
     opt = optimizer(model, (endpoints, job, int(rank), int(world)), "nccl")
     texts = []
     while opt.round < int(rounds):
-        give_gradients(model, opt.round, int(rank))
-        try:
-            opt.step()
-        except ballast.TrainerLost as lost:
-            texts.append(str(lost))
-            if len(texts) > 20:
-                raise
+        take_step(opt, model, int(rank), texts, 20)
         Path(folder, f"round-{rank}").write_text(str(opt.round))
     print(json.dumps({"round": opt.round, "digest": digest(model), "texts": texts}), flush=True)
     opt.close()

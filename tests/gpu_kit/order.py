@@ -74,8 +74,7 @@ def late_rounds(stage: checks.Stage, where: place.RealGpu | place.Standin,
             seen = streams.late_and_early(where, endpoints, way, rounds)
             stage.check(
                 name, seen.bits == 0,
-                f"{seen.old} bits of old weights, {seen.new} of new ones and {seen.state} of the "
-                f"state differ after {seen.rounds} rounds",
+                f"{seen} after {seen.rounds} rounds",
                 rounds=seen.rounds, differing_bits=seen.bits,
             )  # fmt: skip
     if not where.real:
@@ -121,8 +120,7 @@ def with_fault(fault: str, cpu: bool, endpoints: list[str], said: Path) -> None:
     faults.plant(fault)
     try:
         seen = streams.late_and_early(where, endpoints, streams.WAYS[0], FAULT_ROUNDS)
-        result = {"bits": seen.bits, "said": f"{seen.old} bits of old weights, {seen.new} of new "
-                  f"ones and {seen.state} of the state differ"}  # fmt: skip
+        result = {"bits": seen.bits, "said": str(seen)}
     except Exception as error:
         result = {"bits": 0, "said": f"{type(error).__name__}: {str(error)[:300]}", "error": True}
     fresh = said.with_suffix(".new")

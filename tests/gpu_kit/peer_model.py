@@ -44,7 +44,7 @@ XL = Sizes(width=1600, layers=48, heads=25, vocabulary=50304, sequence=1024, bat
 
 
 class Block(torch.nn.Module):
-    """Attention and two linear layers, each behind a norm and beside a shortcut."""
+    """Attention and two linear layers, each after a norm and with a shortcut."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()

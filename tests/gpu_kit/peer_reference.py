@@ -1,4 +1,4 @@
-"""Ballast's weights beside torch's AdamW, fed the same gradients: the number of bits that differ.
+"""Bits of Ballast's weights that differ from those of torch's AdamW, given the same gradients.
 
 Comes from: peer_step.py, on the CPU. The reference is oracle (a) of docs/numerics.md: it wants
 ATEN_CPU_CAPABILITY=avx2 and contiguous tensors whose element count is a multiple of 8. The
@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+from gpu_kit import models
 
 if TYPE_CHECKING:
     from gpu_kit.peer_contestants import Ballast
@@ -36,8 +38,6 @@ def differing_bits(contestant: Ballast, steps: int) -> dict[str, Any]:
         reference.step()
         clipped += coefficient < 1
         for p, master in zip(parameters, masters):
-            ours, theirs = p.detach().view(torch.int16), master.bfloat16().view(torch.int16)
             compared += 16 * p.numel()
-            unequal = (ours ^ theirs)[ours != theirs]
-            differing += sum(int(x & 0xFFFF).bit_count() for x in unequal.tolist())
+            differing += models.differing_bits(p, master.bfloat16())
     return {"differing_bits": differing, "compared_bits": compared, "clipped": clipped}

@@ -59,7 +59,7 @@ class Process:
         return {"seconds": seconds, "losses": [float(loss) for loss in losses]}
 
     def split(self, steps: int) -> dict[str, Any]:
-        before, behind, losses = [], [], []
+        before, after, losses = [], [], []
         for _ in range(steps):
             self.finish()
             began = time.perf_counter()
@@ -69,9 +69,9 @@ class Process:
             self.contestant.step()
             self.finish()
             before.append(between - began)
-            behind.append(time.perf_counter() - between)
+            after.append(time.perf_counter() - between)
         return {
-            "forward_backward": statistics.median(before), "step": statistics.median(behind),
+            "forward_backward": statistics.median(before), "step": statistics.median(after),
             "losses": [float(loss) for loss in losses], **self.contestant.said(),
         }  # fmt: skip
 

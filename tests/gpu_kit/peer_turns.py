@@ -199,7 +199,7 @@ def high_water(pid: int) -> int:
 
 @contextlib.contextmanager
 def started(peers: Sequence[Peer], rig: Rig) -> Iterator[list[Contestant]]:
-    """Contestants whose processes begin side by side; all have ended behind the block."""
+    """Contestants whose processes begin side by side; all have ended after the block."""
     contestants: list[Contestant] = []
     try:
         for peer in peers:

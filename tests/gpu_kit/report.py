@@ -15,14 +15,19 @@ from pathlib import Path
 STATES = ("passed", "failed", "measured", "seen", "not run")
 
 
+def number_of(check: dict) -> str:
+    """The value of a check with its unit and its bar, "" where it has none."""
+    if check.get("value") is None:
+        return ""
+    bar = f" (at least {check['least']:g})" if "least" in check else ""
+    return f"{check['value']:.4g} {check.get('unit', '')}".strip() + bar
+
+
 def one_line(check: dict) -> str:
     """A check as a person reads it."""
-    value = check.get("value")
-    number = "" if value is None else f" {value:.4g} {check.get('unit', '')}"
-    if "least" in check:
-        number += f" (at least {check['least']:g})"
+    named = " ".join(filter(None, (check["check"], number_of(check))))
     said = f": {check['said']}" if check.get("said") else ""
-    return f"{check['state']:9} {check['check']}{number}{said}"
+    return f"{check['state']:9} {named}{said}"
 
 
 class Report:
@@ -82,12 +87,8 @@ class Report:
 
     @staticmethod
     def _row(check: dict) -> str:
-        value = check.get("value")
-        number = "" if value is None else f"{value:.4g} {check.get('unit', '')}".strip()
-        if "least" in check:
-            number += f" (at least {check['least']:g})"
         said = " ".join(str(check.get("said", "")).split()).replace("|", "/")
-        return f"| {check['state']} | {check['check']} | {number} | {said} |"
+        return f"| {check['state']} | {check['check']} | {number_of(check)} | {said} |"
 
     def _replace(self, name: str, text: str) -> None:
         part = self._out / f".{name}.part"

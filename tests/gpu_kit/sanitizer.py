@@ -3,7 +3,7 @@
 Comes from: the runner. Goes to: compute-sanitizer of the CUDA toolkit over the device tests, and
 over three rounds of a trainer (three_rounds.py). What it must find is planted as well: packs that
 write where no memory is. For initcheck nothing is left out: a copy to the host takes the bytes that
-a pack has written, and none of the buffer behind them (Pipeline::CopyOut).
+a pack has written, and none of the rest of the buffer (Pipeline::CopyOut).
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Sanitizer:
     def __init__(self, stage: checks.Stage, program: str) -> None:
         self._stage = stage
         self._program = program
-        self.ran = False  # whether the last command did its work
 
     def findings(
         self, tool: str, command: list[str], extra: Mapping[str, str] | None = None,
         options: tuple[str, ...] = (),
-    ) -> tuple[int | None, int | None]:  # fmt: skip
-        """(what it found, None without a summary; exit code, None when there was no time left)."""
+    ) -> tuple[int | None, int | None, bool]:  # fmt: skip
+        """(what it found, None without a summary; exit code, None when there was no time left;
+        whether the command has done its work)."""
         # timeout(1) ends the program below as well, also where this stage is killed.
         line = ["timeout", "--kill-after=1", f"{max(1.0, self._stage.left() - 2):.0f}",
                 self._program, "--tool", tool, "--error-exitcode", str(FOUND_CODE),
@@ -54,9 +54,8 @@ class Sanitizer:
         )  # fmt: skip
         said, code = ended.stdout, ended.returncode if ended.returncode not in LATE_CODES else None
         print(said[-6000:], flush=True)
-        self.ran = bool(RAN.search(said))
         summaries = [int(count) for count in SUMMARY.findall(said)]
-        return (sum(summaries) if summaries else None), code
+        return (sum(summaries) if summaries else None), code, bool(RAN.search(said))
 
     def check(self, name: str, tool: str, command: list[str],
               options: tuple[str, ...] = ()) -> None:  # fmt: skip
@@ -65,13 +64,13 @@ class Sanitizer:
             self._stage.not_run(name, f"{self._stage.left():.0f} s were left")
             return
         with self._stage.trial(name):
-            found, code = self.findings(tool, command, options=options)
+            found, code, ran = self.findings(tool, command, options=options)
             if code is None:
                 self._stage.not_run(name, "it did not end within the time of this stage")
                 return
             count = "no summary" if found is None else f"{found} findings"
-            self._stage.check(name, found == 0 and code == 0 and self.ran, (
-                f"{count}, exit code {code}" + ("" if self.ran else ", and nothing ran")),
+            self._stage.check(name, found == 0 and code == 0 and ran, (
+                f"{count}, exit code {code}" + ("" if ran else ", and nothing ran")),
                 findings=-1 if found is None else found)  # fmt: skip
 
 
@@ -92,7 +91,7 @@ def planted(stage: checks.Stage, sanitizer: Sanitizer) -> None:
         return
     with stage.trial(name):
         environ = faults.environment(stage.folder, stage.cpu, "wild_pack")
-        found, code = sanitizer.findings("memcheck", device_tests(stage.cpu), environ)
+        found, code, _ = sanitizer.findings("memcheck", device_tests(stage.cpu), environ)
         if code is None:
             stage.not_run(name, "it did not end within the time of this stage")
             return

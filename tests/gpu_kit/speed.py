@@ -194,7 +194,7 @@ def tell_training(
     stage: checks.Stage, marks: Marks, steps: int, spent: tuple[float, float],
     parts: dict[str, float], parameters: int,
 ) -> None:  # fmt: skip
-    """marks: before each forward and behind each backward, and one at the end."""
+    """marks: before each forward and after each backward, and one at the end."""
     whole = [marks.ms(2 * i, 2 * i + 2) for i in range(1, steps)]
     idle = [marks.ms(2 * i + 1, 2 * i + 2) for i in range(1, steps)]
     share = statistics.median(of / all for of, all in zip(idle, whole))

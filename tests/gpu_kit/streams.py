@@ -24,7 +24,7 @@ WAYS = ("the default stream", "a side stream", "two side streams in turn")
 @dataclasses.dataclass
 class Seen:
     """Differing bits. old: of weights that a slow kernel read on torch's stream before step().
-    new: of weights read on that stream behind step(). state: of masters and moments."""
+    new: of weights read on that stream after step(). state: of masters and moments."""
 
     rounds: int = 0
     old: int = 0
@@ -34,6 +34,10 @@ class Seen:
     @property
     def bits(self) -> int:
         return self.old + self.new + self.state
+
+    def __str__(self) -> str:
+        return (f"{self.old} bits of old weights, {self.new} of new ones and {self.state} of the "
+                "state differ")  # fmt: skip
 
 
 class Tensors(nn.Module):
@@ -97,7 +101,7 @@ def late_and_early(place: RealGpu | Standin, endpoints: list[str], way: str, rou
     for number in range(rounds):
         before = [q.detach().clone() for q in twins.here.parameters()]
         fresh = gradients(model, number)
-        ready = [place.put_tensor(g) if not place.real else g.to(place.device) for g in fresh]
+        ready = [place.put_tensor(g) for g in fresh]
         place.finish()
         with streams.current(number):
             old, new = one_round(twins, streams, ready)
@@ -115,7 +119,7 @@ def late_and_early(place: RealGpu | Standin, endpoints: list[str], way: str, rou
 def one_round(
     twins: Twins, streams: Streams, ready: list[torch.Tensor]
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """What the current stream reads of the weights before and behind step()."""
+    """What the current stream reads of the weights before and after step()."""
     there = list(twins.there.parameters())
     streams.be_late()
     old = [p.detach().clone() for p in there]

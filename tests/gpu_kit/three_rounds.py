@@ -31,7 +31,7 @@ def main() -> int:
     for number in range(ROUNDS):
         fresh = streams.gradients(model, number)
         for p, gradient in zip(twins.there.parameters(), fresh, strict=True):
-            p.grad = gradient.to(where.device) if where.real else where.put_tensor(gradient)
+            p.grad = where.put_tensor(gradient)
         twins.step()
     bits = twins.weight_bits() + twins.state_bits()
     print(f"{bits} bits differ after {twins.ours.round} rounds")

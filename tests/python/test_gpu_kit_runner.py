@@ -21,10 +21,10 @@ BODIES = {
 def run(folder: pathlib.Path, *arguments: str, grace_s: float = 5) -> tuple[int, dict, str, str]:
     """Exit code, report.json, report.md and stdout of the kit with the stages of BODIES."""
     for name, body in BODIES.items():
-        (folder / f"stage_{name}.py").write_text(
+        (folder / f"{name}.py").write_text(
             "from gpu_kit import checks\n\n\ndef run(stage):\n    " + body +
             f"\n\n\nchecks.main('{name}', run)\n")  # fmt: skip
-    table = ", ".join(f"stages.Stage('{n}', 'stage_{n}', 1, 0.1, 'what')" for n in BODIES)
+    table = ", ".join(f"stages.Stage('{n}', 1, 0.1)" for n in BODIES)
     (folder / "kit.py").write_text(
         f"import sys, gpu_kit\nfrom gpu_kit import __main__, stages\n"
         f"gpu_kit.__path__.append({str(folder)!r})\nstages.ALL = ({table})\n"

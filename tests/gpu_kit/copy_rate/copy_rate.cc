@@ -91,7 +91,7 @@ absl::StatusOr<std::unique_ptr<Rig>> Rig::Create(const std::shared_ptr<const Cud
 absl::Status Rig::Make() {
   BALLAST_ASSIGN_OR_RETURN(pipeline_,
                            Pipeline::Create(device_.get(), {plan_.buffers, plan_.frame_bytes}));
-  // The buffers lie one behind the other: the first one's bytes begin the slab.
+  // The buffers lie one after the other: the first one's bytes begin the slab.
   for (size_t i = 0; i < plan_.buffers; ++i) {
     BALLAST_ASSIGN_OR_RETURN(const Pipeline::Room room, pipeline_->Take());
     slab_ = i == 0 ? room.bytes.data() : std::min(slab_, room.bytes.data());
