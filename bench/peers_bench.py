@@ -1,8 +1,8 @@
-"""A whole bf16 training step on the CPU: Ballast beside what trains with less memory today.
+"""A whole bf16 training step on the CPU: Ballast against what saves memory today.
 
 Peers, each in a process of its own: ballast none, process and power (a server of its own on this
 host), deepspeed (0.19.8, ZeRO-2 with CPU offload and its CPU Adam), fsdp2 (fully_shard with
-CPUOffloadPolicy) and torch (AdamW(fused=True), bf16 parameters with fp32 masters beside them). All
+CPUOffloadPolicy) and torch (AdamW(fused=True), bf16 parameters and fp32 masters). All
 train one GPT from the same first weights on the same tokens, clipped to norm 1.
 
 step_ms: a step of a turn of --steps; the peers take turns, each round begins with another one.
