@@ -21,8 +21,11 @@ from gpu_kit import checks, peer_model, place
 
 MIB = 1 << 20
 OURS_MAX = 64 * MIB  # besides 16-bit weights, gradients and activations
+PLANTED = 2 * OURS_MAX  # what the planted fault keeps
 STEPS = 3
+PARTS = ("torch", "rest")
 PASSES, BALLAST = "forward and backward alone", "Ballast"
+FAULTY = "Ballast with a planted fault, which keeps 128 MiB"
 ADAMW, MASTERS = "torch.optim.AdamW, all in bf16", "torch.optim.AdamW, weights in fp32, autocast"
 
 Step = Callable[[], None]
@@ -37,7 +40,7 @@ def sizes(cpu: bool) -> peer_model.Sizes:
 
 def run(stage: checks.Stage) -> None:
     peaks: dict[str, dict[str, float]] = {}
-    for way in (PASSES, BALLAST, ADAMW, MASTERS):
+    for way in (PASSES, BALLAST, FAULTY, ADAMW, MASTERS):
         with stage.trial(f"peak memory: {way}"):
             if stage.left() < 4:
                 stage.not_run(f"peak memory: {way}", f"{stage.left():.0f} s were left")
@@ -46,6 +49,10 @@ def run(stage: checks.Stage) -> None:
             tell(stage, way, peaks[way])
     if PASSES in peaks and BALLAST in peaks:
         judge(stage, peaks[PASSES], peaks[BALLAST])
+    if PASSES in peaks and FAULTY in peaks:
+        left = room_left(peaks[PASSES], peaks[FAULTY])
+        stage.check("memory that is kept is noticed", left < 0,
+                    f"with {PLANTED // MIB} MiB kept, {left / MIB:.1f} MiB of 64 are left")
 
 
 def apart(stage: checks.Stage, way: str) -> dict[str, float]:
@@ -85,14 +92,15 @@ def measured(stage: checks.Stage, way: str) -> dict[str, float]:
     dtype = torch.float32 if way == MASTERS else torch.bfloat16
     model = where.put(peer_model.model(size, where.device, dtype))
     batch = peer_model.batches(size, where.device)[0]
-    if way == BALLAST:
-        with place.servers(stage.folder / "servers", 1) as running:
+    if way in (BALLAST, FAULTY):
+        kept = torch.ones(PLANTED if way == FAULTY else 0, dtype=torch.uint8, device=where.device)
+        with place.servers(stage.folder / f"servers-{kept.numel()}", 1) as running:
             opt = bt.AdamW(model.named_parameters(), endpoints=",".join(running.addresses),
                            job=place.fresh_job("memory"), rank=0, world_size=1,
                            durability="none")  # fmt: skip
             found = train(where, model, batch, opt.step, way)
             opt.close()
-            return found
+            return {**found, "kept": kept.numel()}
     if way == PASSES:
         return train(where, model, batch, lambda: None, way)
     fused = True if where.real else None
@@ -136,10 +144,15 @@ def tell(stage: checks.Stage, way: str, peak: dict[str, Any]) -> None:
                    **peak)  # fmt: skip
 
 
+def room_left(passes: dict[str, float], ours: dict[str, float]) -> float:
+    """Bytes of OURS_MAX that Ballast did not take; less than 0 when it took more."""
+    return OURS_MAX - sum(ours[part] - passes[part] for part in PARTS)
+
+
 def judge(stage: checks.Stage, passes: dict[str, float], ours: dict[str, float]) -> None:
     """Ballast may add OURS_MAX to weights, gradients and activations."""
-    more = {part: ours[part] - passes[part] for part in ("torch", "rest")}
-    left = OURS_MAX - sum(more.values())
+    left = room_left(passes, ours)
+    more = {part: ours[part] - passes[part] for part in PARTS}
     stage.measured("what is left of 64 MiB besides weights, gradients and activations",
                    round(left / MIB, 2), "MiB", None if stage.cpu else 0,
                    f"Ballast added {more['torch'] / MIB:.1f} MiB in torch's memory and "

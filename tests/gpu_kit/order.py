@@ -191,7 +191,7 @@ def killed(stage: checks.Stage, children: Children, endpoints: list[str]) -> Non
     codes = ended([last, stays, *calm], time_for_child(stage))
     bits = -1 if codes != [0, 0, 0, 0] else disturbed_bits(folder)
     stage.check(
-        "the bits behind the kills are those of a calm job", bits == 0,
+        "the bits after the kills are those of a calm job", bits == 0,
         f"trainers ended with {codes}; {bits} bits differ", differing_bits=bits,
     )  # fmt: skip
 

@@ -106,6 +106,9 @@ class Ballast(Contestant):
         self.optimizer.attach()
 
     def step(self) -> None:
+        if self.spec.get("faulty"):
+            for p in self.module.parameters():
+                p.grad.zero_()
         self.optimizer.step()
         self.optimizer.zero_grad()
 

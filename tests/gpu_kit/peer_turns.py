@@ -44,7 +44,8 @@ class PeerFailed(Exception):
 @dataclasses.dataclass
 class Peer:
     """A way to train. kind: of peer_contestants.KINDS; site: a folder of packages for it; environ:
-    besides this process's; pinned: whether FSDP2 offloads to pinned memory, its default."""
+    besides this process's; pinned: whether FSDP2 offloads to pinned memory, its default; faulty: a
+    Ballast that loses every gradient, planted to be noticed."""
 
     name: str
     kind: str
@@ -52,6 +53,7 @@ class Peer:
     python: str = sys.executable
     site: str = ""
     pinned: bool = True
+    faulty: bool = False
     environ: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
@@ -101,7 +103,7 @@ class Contestant:
             "kind": self.peer.kind, "sizes": dataclasses.asdict(self.rig.sizes),
             "device": self.rig.device, "lr": self.rig.learning_rate, "threads": self.rig.threads,
             "folder": str(self._folder), "durability": self.peer.durability,
-            "pinned": self.peer.pinned,
+            "pinned": self.peer.pinned, "faulty": self.peer.faulty,
         }  # fmt: skip
         if self.peer.kind == "ballast":
             self._servers = self._ends.enter_context(

@@ -43,6 +43,7 @@ def run(stage: checks.Stage) -> None:
              Peer("fsdp2", "fsdp2"), ballast["none"]]  # fmt: skip
     medium, xl = peer_model.MEDIUM, peer_model.XL
     if stage.cpu:
+        first.append(Peer("ballast faulty", "ballast", "none", faulty=True))
         medium = dataclasses.replace(peer_model.SMALLEST, checkpointing=True)
         xl = dataclasses.replace(medium, layers=2)
     Comparison(stage, "medium", medium, first).run(ROUNDS)
@@ -238,6 +239,10 @@ class Comparison:
             return True
         name = f"{self.label} {one.peer.name}: the losses"
         wrong = judge_losses(one.peer.name, one.losses, ceiling.losses)
+        if one.peer.faulty:
+            self.stage.check(f"{self.label} {one.peer.name}: its losses are noticed", bool(wrong),
+                             "; ".join(wrong))  # fmt: skip
+            return False
         if wrong and one.peer.kind != "ballast":
             self.stage.not_run(name, "so its speed counts for nothing here: " + "; ".join(wrong))
             return False

@@ -22,6 +22,8 @@ def test_the_stage_peers_measures_all_that_are_here_and_names_the_rest(tmp_path,
     (ours,) = [line for key, line in lines.items() if key == "medium ballast power"]
     assert ours["split"]["bytes_up"] == 2 * ours["parameters"]
     assert ours["memory"]["servers_peak"] > 0 and len(ours["turns"]) >= 1
+    (planted,) = with_name(lines, "ballast faulty: its losses are noticed")
+    assert planted["state"] == "passed" and "more than 1 %" in planted["said"]
     (absent,) = with_name(lines, "peers deepspeed")
     assert absent["state"] == "not run"
 

@@ -20,11 +20,12 @@ def test_the_stage_speed_measures_every_ratio_and_judges_none_of_a_rehearsal(tmp
     assert len(with_name(lines, "bytes of a step", "right weights")) == 7
 
 
-def test_the_stage_memory_compares_four_ways(tmp_path):
+def test_the_stage_memory_compares_four_ways_and_notices_what_is_kept(tmp_path):
     lines = rehearse(tmp_path, "-m", "gpu_kit.memory")
     peaks = with_name(lines, "peak memory: ")
-    assert len(peaks) == 4 and all(line["torch"] > 0 for line in peaks)
+    assert len(peaks) == 5 and all(line["torch"] > 0 for line in peaks)
     assert with_name(lines, "what is left of 64 MiB")[0]["state"] == "measured"
+    assert lines["memory that is kept is noticed"]["state"] == "passed"
     # All ways train the same model on the same tokens; bf16 rounds their losses.
-    assert peaks[1]["loss"] == pytest.approx(peaks[2]["loss"], abs=0.05)
+    assert peaks[1]["loss"] == pytest.approx(peaks[3]["loss"], abs=0.05)
     assert peaks[1]["loss"] < peaks[0]["loss"], "forward and backward alone learn nothing"

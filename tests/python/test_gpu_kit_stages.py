@@ -82,7 +82,7 @@ def test_order_is_rehearsed_but_for_what_needs_a_device(rehearse):
     found = states(checks)
     assert "failed" not in found, {name: checks[name]["said"] for name in found["failed"]}
     assert found["not run"] == NEED_A_DEVICE
-    assert checks["the bits behind the kills are those of a calm job"]["differing_bits"] == 0
+    assert checks["the bits after the kills are those of a calm job"]["differing_bits"] == 0
     assert sum(name.startswith("a trainer is killed ") for name in found["passed"]) == 4
     assert checks["the fault lost_unpack=3 is noticed"]["differing_bits"] > 0
 
