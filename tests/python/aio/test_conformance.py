@@ -69,6 +69,15 @@ def test_arguments_by_position_and_by_name(module):
     assert settings(named) == expected
 
 
+def test_any_block_size_will_do(module, folder):
+    for block_size in (1, 1024, 5000):
+        handle = module.aio_handle(block_size, 4, False, False, 2)
+        written, read = random(65536), torch.empty(65536, dtype=torch.uint8)
+        handle.sync_pwrite(written, str(folder / str(block_size)))
+        handle.sync_pread(read, str(folder / str(block_size)))
+        assert torch.equal(read, written) and handle.get_block_size() == block_size
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("parallel", [1, 4])
 def test_blocking_write_and_read(module, folder, dtype, parallel):

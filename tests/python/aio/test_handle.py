@@ -201,8 +201,8 @@ def test_validation_finds_a_tensor_that_changed_too_early(handle, folder):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"block_size": 1000}, "block_size 1000; use a multiple of 4096 bytes"),
-        ({"block_size": 0}, "block_size 0"),
+        ({"block_size": 0}, f"block_size 0; use 1 to {1 << 40}"),
+        ({"block_size": (1 << 40) + 1}, "block_size"),
         ({"queue_depth": 0}, "queue_depth 0; use 1 to 4096"),
         ({"intra_op_parallelism": 0}, "intra_op_parallelism 0; use 1 to 64"),
         ({"block_size": -4096}, "block_size -4096"),

@@ -32,6 +32,7 @@ _SLICE_S = 0.1
 _SECTOR_BYTES = 512
 _OFFSET_MAX = (1 << 63) - 1
 _BLOCK_MAX = 1 << 40
+_PAGE_BYTES = 4096  # What the engine's requests are multiples of.
 _handles: weakref.WeakSet[aio_handle] = weakref.WeakSet()
 _handles_lock = threading.Lock()
 
@@ -39,10 +40,10 @@ _handles_lock = threading.Lock()
 class aio_handle:  # noqa: N801  (DeepSpeed's name)
     """Queues to the disk that live as long as the handle.
 
-    block_size: bytes of one request to the device, a multiple of 4096. queue_depth: requests under
-    way of each part. intra_op_parallelism: parts of one operation, each with threads and a queue of
-    its own. single_submit, overlap_events: have no effect; requests go to the device as many at a
-    time as there are, and the queue is kept full.
+    block_size: bytes of one request to the device, 1 to 2^40; requests have the next multiple of
+    4096. queue_depth: requests under way of each part. intra_op_parallelism: parts of one
+    operation, each with threads and a queue of its own. single_submit, overlap_events: have no
+    effect; requests go to the device as many at a time as there are, and the queue is kept full.
     Raises BadArgument for values out of range.
 
     A buffer is a contiguous CPU tensor of any dtype, shape and alignment, of which all bytes are
@@ -59,7 +60,7 @@ class aio_handle:  # noqa: N801  (DeepSpeed's name)
         overlap_events: bool = False,
         intra_op_parallelism: int = 1,
     ) -> None:
-        self._block_size = _block(block_size)
+        self._block_size = _integer("block_size", block_size, 1, _BLOCK_MAX)
         self._queue_depth = _integer("queue_depth", queue_depth, 1, 4096)
         self._single_submit = _boolean("single_submit", single_submit)
         self._overlap_events = _boolean("overlap_events", overlap_events)
@@ -67,7 +68,8 @@ class aio_handle:  # noqa: N801  (DeepSpeed's name)
             "intra_op_parallelism", intra_op_parallelism, 1, 64
         )
         self._pid = os.getpid()
-        self._native = _aio.Handle(self._block_size, self._queue_depth, self._intra_op_parallelism)
+        requests = -(-self._block_size // _PAGE_BYTES) * _PAGE_BYTES
+        self._native = _aio.Handle(requests, self._queue_depth, self._intra_op_parallelism)
         self._alone_lock = threading.Lock()
         self._other: aio_handle | None = None  # of read() and write()
         with _handles_lock:
@@ -271,13 +273,6 @@ def _integer(name: str, value: Any, least: int, most: int) -> int:
         raise WrongType(f"{name} is {value!r}; give an integer") from None
     if not least <= number <= most:
         raise BadArgument(f"{name} {number}; use {least} to {most}")
-    return number
-
-
-def _block(value: Any) -> int:
-    number = _integer("block_size", value, -_OFFSET_MAX, _OFFSET_MAX)
-    if number % 4096 != 0 or not 0 < number <= _BLOCK_MAX:
-        raise BadArgument(f"block_size {number}; use a multiple of 4096 bytes up to {_BLOCK_MAX}")
     return number
 
 
