@@ -12,7 +12,6 @@ import ctypes
 import dataclasses
 import hashlib
 import math
-import re
 import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -20,14 +19,12 @@ from typing import Any
 import torch
 
 from ballast.errors import BadArgument
+from ballast.torch import matching
 from ballast.torch.kind import MASTER, Kind
 from ballast.torch.manifest import Entry
 from ballast.torch.naming import Naming
 
 STEP_MAX = 2**53
-_NAME_OF_POSITION = re.compile(r"g\d+\.p\d+")
-# What a saved group has that is not a hyper-parameter.
-_NOT_HYPER = ("params", "param_names")
 
 
 @dataclasses.dataclass
@@ -63,7 +60,7 @@ class Receiver:
 
 @dataclasses.dataclass
 class State:
-    """A checked source: what each parameter gets, by id(), and each torch group, by position.
+    """A checked source: what each parameter gets, by id(), and each of torch's groups.
 
     arrays: the names of the job's state arrays, in the service's order.
     frozen: parameters that are none of the job's, each with its value. initial: of the elements of
@@ -144,10 +141,11 @@ def state_of(source: Any, into: Receiver) -> State:
             "load_export() got what opt.state_dict() of a Ballast optimizer returns: a handle, "
             "which holds no tensors. Save opt.export_state() instead"
         )
-    groups = _groups(source["param_groups"], into)
+    pairs, matched = matching.match(source, into.param_groups, into.naming)
+    groups = _groups(matched, into)
     known = {id(e.param): e for e in into.entries}
     tensors: dict[int, TensorState] = {}
-    for parameter, saved in _by_parameter(source, into):
+    for parameter, saved in pairs:
         entry = known.get(id(parameter))
         if entry is None or not saved:
             continue
@@ -201,82 +199,19 @@ def _zeros(entry: Entry, dtype: torch.dtype) -> torch.Tensor:
     return torch.zeros(entry.shape, dtype=dtype, device="cpu")
 
 
-def _groups(saved: Any, into: Receiver) -> list[dict[str, Any]]:
-    # The hyper-parameters of each saved group, after checking what the group would then have.
-    kind, param_groups = into.kind, into.param_groups
-    if not isinstance(saved, list) or not all(
-        isinstance(g, Mapping) and isinstance(g.get("params"), list) for g in saved
-    ):
-        raise BadArgument(
-            "load_export(): \"param_groups\" must be a list of dicts with \"params\", a list"
-        )
-    if len(saved) > len(param_groups):
-        raise BadArgument(
-            f"load_export(): the source has {len(saved)} parameter groups, this optimizer "
-            f"{len(param_groups)}; add the missing ones with add_param_group() first"
-        )
-    groups = []
-    for g, (theirs, ours) in enumerate(zip(saved, param_groups)):
-        values = {key: value for key, value in theirs.items() if key not in _NOT_HYPER}
-        where = f"load_export(): param_groups[{g}] of the source"
+def _groups(matched: list[tuple[int, dict[str, Any]]], into: Receiver) -> list[dict[str, Any]]:
+    # The hyper-parameters of each of our groups, after checking what it would then have.
+    kind, groups = into.kind, []
+    for g, ((theirs, values), ours) in enumerate(zip(matched, into.param_groups)):
+        groups.append(values)
+        if theirs < 0:
+            continue
+        where = f"load_export(): param_groups[{theirs}] of the source"
         kind.refuse_options(values, where)
         kind.refuse_other_kind(values, ours, where)
         kind.check_ranges(kind.read({**ours, **values}, g), f"{where}: ")
         kind.refuse_changes([{**ours, **values}], into.options, where)
-        groups.append(values)
     return groups
-
-
-def _by_parameter(
-    source: Mapping[str, Any], into: Receiver
-) -> list[tuple[torch.Tensor, Mapping[str, Any]]]:
-    # Pairs of a parameter and its saved state: by names where both sides have them, else by
-    # position, as torch does it.
-    state = source["state"]
-    if not isinstance(state, Mapping) or not all(isinstance(s, Mapping) for s in state.values()):
-        raise BadArgument("load_export(): \"state\" must be a dict of dicts, one per parameter")
-    by_index = _named(source, into)
-    if by_index is None:
-        by_index = _positioned(source["param_groups"], into.param_groups)
-    unknown = [index for index in state if index not in by_index]
-    if unknown:
-        what = source.get("names", {}).get(unknown[0], unknown[0])
-        raise BadArgument(
-            f"load_export(): the source has state of parameter {what!r}, which this optimizer does "
-            "not have; build it over the same parameters"
-        )
-    return [(by_index[index], saved) for index, saved in state.items()]
-
-
-def _named(source: Mapping[str, Any], into: Receiver) -> dict[Any, torch.Tensor] | None:
-    # Saved index -> parameter of that name; None when one side does not know names.
-    names = source.get("names")
-    if not isinstance(names, Mapping) or set(names) != set(source["state"]):
-        return None
-    if any(_NAME_OF_POSITION.fullmatch(str(name)) for name in names.values()):
-        return None
-    ours: dict[str, torch.Tensor] = {}
-    for g, group in enumerate(into.param_groups):
-        for i, parameter in enumerate(group["params"]):
-            name, aliases, named = into.naming.of(group, g, i)
-            if not named:
-                return None
-            for each in (name, *aliases):
-                ours[each] = parameter
-    return {index: ours[name] for index, name in names.items() if name in ours}
-
-
-def _positioned(saved: list[Any], param_groups: list[dict[str, Any]]) -> dict[Any, torch.Tensor]:
-    by_index: dict[Any, torch.Tensor] = {}
-    for g, (theirs, ours) in enumerate(zip(saved, param_groups)):
-        if len(theirs["params"]) != len(ours["params"]):
-            raise BadArgument(
-                f"load_export(): param_groups[{g}] has {len(theirs['params'])} parameters in the "
-                f"source and {len(ours['params'])} in this optimizer; they are matched by "
-                "position, so build it over the same parameters in the same order"
-            )
-        by_index.update(zip(theirs["params"], ours["params"]))
-    return by_index
 
 
 def _tensor_state(
