@@ -1,0 +1,17 @@
+// Standard input, output and error as numbers that no file or socket of ours may get: a program
+// that starts with one of them closed, as some supervisors start daemons, would otherwise write its
+// messages into whatever it opens next.
+// Comes from: main programs, Client. Goes to: the kernel. Thread safety: call it before other
+// threads open files; a call that finds all three open changes nothing.
+#pragma once
+
+#include "absl/status/status.h"
+
+namespace ballast {
+
+// Opens /dev/null, for reading and writing, in place of each of the descriptors 0, 1 and 2 that is
+// closed. They stay open in programs that this one starts. UNAVAILABLE: /dev/null cannot be opened,
+// and the text says why.
+absl::Status HoldStandardDescriptors();
+
+}  // namespace ballast
