@@ -17,6 +17,7 @@ from torch.utils.data import Dataset
 import ballast.torch as bt
 from ballast import schedules
 from ballast.config import endpoints_of
+from ballast.deepspeed.casting import cast
 from ballast.deepspeed.loader import Loader
 from ballast.deepspeed.schedule import ServiceSchedule
 from ballast.deepspeed.settings import Settings
@@ -41,13 +42,6 @@ _CLASSES: dict[str, tuple[type[ServiceOptimizer], tuple[str, ...]]] = {
 }
 # Of the section `ballast`: arguments of a class.
 _SECTION = ("endpoints", "job", "durability", "profile", "init")
-
-
-def cast(model: torch.nn.Module, settings: Settings) -> torch.nn.Module:
-    """The model in the dtype that the configuration says, as DeepSpeed casts it: all of it."""
-    if settings["fp16.enabled"]:
-        return model.half()
-    return model.bfloat16() if settings["bf16.enabled"] else model
 
 
 def loss_scale(settings: Settings) -> float | DynamicLossScale:

@@ -25,6 +25,7 @@ from ballast.ds_config.row import (
     Case,
     Look,
     Moved,
+    Outcome,
     Row,
     above,
     beside,
@@ -67,6 +68,17 @@ def _differs_from_model(value: Any, look: Look) -> bool:
 
 def _wider_than_model(value: Any, look: Look) -> bool:
     return value == "fp32" and _differs_from_model(value, look)
+
+
+def _in_16_bits(outcome: Outcome) -> tuple[Case, ...]:
+    """The outcome of any value, while parameters are cast to 16 bits."""
+    return (
+        Case(
+            "any value, with fp16 or bf16",
+            lambda given, look: given is not None and any(look(p) is True for p, _ in _MODEL_DTYPES),
+            outcome,
+        ),
+    )
 
 
 _OTHER_DTYPE = "another dtype than the model's"
@@ -328,21 +340,33 @@ _PRECISION = (
         "data_types.param_dtype",
         _TORCH_DTYPE,
         None,
-        no_effect("the script's own dtype counts"),
-        (present(beside("cast the parameters in the script", "torch.nn.Module.to")),),
+        no_effect("fp16.enabled and bf16.enabled decide"),
+        (
+            Case(
+                _OTHER_DTYPE,
+                _differs_from_model,
+                refused("it contradicts fp16.enabled and bf16.enabled", "delete it"),
+            ),
+        ),
     ),
     Row(
         "data_types.buffer_dtype",
         _TORCH_DTYPE,
         None,
         no_effect("buffers keep the dtype that they have"),
-        (present(beside("cast the buffers in the script", "torch.nn.Module.buffers")),),
+        _in_16_bits(sdk("the dtype of the module's buffers")),
     ),
     Row(
         "data_types.keep_in_fp32_modules",
         Either((Choice(("auto",)), Listing(TEXT))),
         "auto",
-        no_effect("the script casts the module, and decides what stays in fp32"),
+        no_effect("nothing is cast"),
+        _in_16_bits(
+            sdk(
+                'buffers of these names are fp32 ("auto": by the lists of a model of '
+                "transformers); parameters are cast all the same"
+            )
+        ),
     ),
 )
 
