@@ -9,8 +9,8 @@ import torch
 
 import ballast
 from ballast import schedules
+from ballast.schedule_rates import rates
 from e2e.cluster import HANG_S, Trainers, fresh_job
-from e2e.schedule_oracle import rates
 
 SIZES = (640, 320)  # multiples of 8, for which torch's fused AdamW is exact
 OWN = ({"lr": 3e-3, "betas": (0.9, 0.999)}, {"lr": 1e-2, "betas": (0.8, 0.95)})

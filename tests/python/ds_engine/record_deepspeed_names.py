@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "client" / "python"
 from ballast.deepspeed.submodules import MODULES  # noqa: E402
 
 FILE = Path(__file__).with_name("deepspeed_names.txt")
-HERE = {"", "comm", "checkpoint", "utils", *MODULES}
+HERE = {"", "accelerator", "comm", "utils", *MODULES}
 
 
 def bound(node):

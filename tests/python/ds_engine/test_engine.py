@@ -503,13 +503,6 @@ def test_the_configuration_may_come_from_the_command_line(fake, tmp_path):
     assert engine.global_steps == 1
 
 
-def test_comm_of_one_trainer():
-    assert (deepspeed.comm.get_rank(), deepspeed.comm.get_world_size()) == (0, 1)
-    deepspeed.comm.barrier()
-    deepspeed.init_distributed()
-    assert not deepspeed.comm.is_initialized()
-
-
 def test_activations_are_recomputed_by_torch():
     x = torch.ones(3, requires_grad=True)
     assert deepspeed.checkpointing.is_configured()
@@ -557,29 +550,6 @@ def test_arguments_of_a_script_do_not_collide_with_ours(fake):
     parser = deepspeed.add_config_arguments(argparse.ArgumentParser())
     parser.add_argument("--local_rank", type=int)
     assert parser.parse_args(["--deepspeed", "--local_rank", "2"]).local_rank == 2
-
-
-def test_init_distributed_takes_what_deepspeed_takes(fake, monkeypatch):
-    begun = []
-    monkeypatch.setattr(deepspeed.comm, "get_world_size", lambda: 2)
-    monkeypatch.setattr(
-        torch.distributed, "init_process_group", lambda *args, **named: begun.append(args))
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.warns(UserWarning, match="nccl needs a GPU, and there is none; gloo"):
-        deepspeed.init_distributed("nccl", True, 29500, verbose=False)
-    deepspeed.init_distributed()
-    assert begun == [("gloo",), ("gloo",)]
-
-
-@pytest.mark.parametrize(("module", "name", "says"), [
-    (deepspeed.comm, "all_reduce", "call init_distributed\\(\\), then use torch.distributed"),
-    (deepspeed.utils, "nvtx", "use torch.cuda.nvtx"),
-    (deepspeed.utils, "groups", "each trainer has the whole model"),
-    (deepspeed, "DeepSpeedConfig", "ballast.ds_config.check"),
-])  # fmt: skip
-def test_names_that_are_not_here_say_what_to_use(module, name, says):
-    with pytest.raises(AttributeError, match=says):
-        getattr(module, name)
 
 
 def test_fp32_values_of_one_parameter_come_from_the_servers(fake):

@@ -16,30 +16,32 @@ from typing import Any
 import torch
 
 from ballast import config as job_config
-from ballast.deepspeed import building, checkpointing, comm, submodules, utils
+from ballast.deepspeed import building, checkpointing, comm, submodules, utils, zero
+from ballast.deepspeed.accelerator import get_accelerator
 from ballast.deepspeed.boundary import Boundary
 from ballast.deepspeed.comm import init_distributed
 from ballast.deepspeed.engine import DeepSpeedEngine
 from ballast.deepspeed.logs import log_dist, logger
-from ballast.deepspeed.names import advice
 from ballast.deepspeed.progress import Progress
+from ballast.deepspeed.script_tools import VERSION as __version__
 from ballast.deepspeed.settings import Settings, add_config_arguments, config_of
 from ballast.deepspeed.transfers import Transfers
 from ballast.ds_config import launched
+from ballast.ds_config.errors import DsConfigError as DeepSpeedConfigError
 from ballast.ds_config.source import Config, load
 from ballast.errors import BadArgument, at_border
 from ballast.monitor import Monitor
 from ballast.pauses import say
 
 __all__ = [
-    "DeepSpeedEngine", "add_config_arguments", "checkpointing", "comm", "init_distributed",
-    "initialize", "log_dist", "logger", "ops", "utils",
+    "DeepSpeedConfigError", "DeepSpeedEngine", "__version__", "add_config_arguments",
+    "checkpointing", "comm", "dist", "get_accelerator", "init_distributed", "initialize",
+    "log_dist", "logger", "ops", "utils", "zero",
 ]  # fmt: skip
 
 submodules.find()
 ops = importlib.import_module("ballast.deepspeed.ops")
-for _name in ("adagrad", "adam", "aio", "op_builder"):
-    importlib.import_module(f"ballast.deepspeed.ops.{_name}")
+dist = comm
 
 
 @at_border
@@ -126,5 +128,4 @@ def _boundary(settings: Settings, world: int) -> Boundary:
     return Boundary(batch.micro, batch.accumulation, world, managed)
 
 
-def __getattr__(name: str) -> Any:
-    raise AttributeError(advice(name))
+__getattr__ = submodules.advise("")

@@ -1,4 +1,4 @@
-"""deepspeed.comm, as far as training scripts use it: ranks, a barrier, and the log of transfers.
+"""deepspeed.comm: ranks, torch.distributed's operations by its names, and the log of transfers.
 
 Comes from: user code. Goes to: torch.distributed where the script has begun it. Thread safety: as
 torch.distributed.
@@ -6,7 +6,10 @@ torch.distributed.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,27 +19,76 @@ from torch.distributed import is_nccl_available as nccl_is_built
 from ballast import config
 from ballast.deepspeed.submodules import advise
 from ballast.deepspeed.transfers import Transfers
-from ballast.errors import Unsupported, warn
+from ballast.errors import BadArgument, Unsupported, at_border, warn
 
 __path__: list[str] = []  # import statements ask ballast.deepspeed.submodules for what is not here
 _shown: Transfers | None = None  # of the newest engine with comms_logger
 
 
-def get_rank() -> int:
-    """This trainer's number, from torch.distributed or the environment."""
+# DeepSpeed's own names of operations that torch.distributed has, too.
+_OTHER_NAMES = {
+    "allgather_fn": "all_gather_into_tensor",
+    "inference_all_reduce": "all_reduce",
+    "reduce_scatter_fn": "reduce_scatter_tensor",
+}
+_LOGGED = ("prof", "log_name", "debug")  # Arguments for DeepSpeed's log; without effect here.
+
+
+def get_rank(group: Any = None) -> int:
+    """This trainer's number, from torch.distributed or the environment. group: of torch."""
     if is_initialized():
-        return torch.distributed.get_rank()
+        return torch.distributed.get_rank(group)
     return config.seat(os.environ)[1]
 
 
-def get_world_size() -> int:
+def get_world_size(group: Any = None) -> int:
+    """The number of trainers, likewise."""
     if is_initialized():
-        return torch.distributed.get_world_size()
+        return torch.distributed.get_world_size(group)
     return config.seat(os.environ)[0]
 
 
 def get_local_rank() -> int:
+    """This trainer's number on its host, from LOCAL_RANK; 0 without it."""
     return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def get_global_rank(group: Any = None, group_rank: int = 0) -> int:
+    """The number among all trainers of a group's member; of the whole world, the same number."""
+    return torch.distributed.get_global_rank(group, group_rank) if group else group_rank
+
+
+def get_all_ranks_from_group(group: Any = None) -> list[int]:
+    """The numbers of a group's members; None: of all trainers."""
+    return torch.distributed.get_process_group_ranks(group) if group else [*range(get_world_size())]
+
+
+def get_world_group() -> Any:
+    """torch.distributed's group of all trainers."""
+    return torch.distributed.group.WORLD
+
+
+def _get_data_parallel_group() -> Any:
+    return torch.distributed.group.WORLD
+
+
+def _get_data_parallel_rank() -> int:
+    return get_rank()
+
+
+def _get_data_parallel_world_size() -> int:
+    return get_world_size()
+
+
+def _get_model_parallel_world_size() -> int:
+    return 1
+
+
+def _get_sequence_parallel_rank() -> int:
+    return 0
+
+
+_get_sequence_parallel_world_size = _get_model_parallel_world_size
 
 
 def is_initialized() -> bool:
@@ -44,12 +96,14 @@ def is_initialized() -> bool:
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
-def barrier() -> None:
+@at_border
+def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None, **_: object) -> Any:
     """Waits for all trainers. Unsupported for several without torch.distributed."""
     if is_initialized():
-        torch.distributed.barrier()
-    elif get_world_size() > 1:
+        return torch.distributed.barrier(group, async_op, device_ids)
+    if get_world_size() > 1:
         raise Unsupported("barrier() needs torch.distributed; call init_distributed() first")
+    return None
 
 
 def log_summary(
@@ -84,22 +138,73 @@ def show(transfers: Transfers) -> None:
     _shown = transfers
 
 
+@at_border
 def init_distributed(
-    dist_backend: str | None = None, *_: object, timeout: timedelta | None = None, **__: object
+    dist_backend: str | None = None,
+    auto_mpi_discovery: bool = True,
+    distributed_port: int = 29500,
+    verbose: bool = True,
+    timeout: timedelta | None = None,
+    init_method: str | None = None,
+    dist_init_required: bool | None = None,
+    config: Any = None,
+    rank: int = -1,
+    world_size: int = -1,
 ) -> None:
     """Begins torch.distributed for scripts that use it; Ballast itself does not.
 
-    dist_backend: gloo by default, and in place of nccl where there is no GPU, which is said.
-    timeout: of torch.distributed. Does nothing with one trainer, or where it has begun. Other
-    arguments of DeepSpeed's are accepted and mean nothing.
+    dist_backend: gloo by default, and in place of one that this machine has not, such as nccl
+    without a GPU, which is said. timeout, init_method, rank, world_size: of torch.distributed; by
+    default the environment's. One trainer is a group of one, which needs no MASTER_ADDR. Does
+    nothing where the script has begun. Other arguments mean nothing.
+    Raises BadArgument for dist_init_required=False where the script has not begun it.
     """
-    if get_world_size() <= 1 or is_initialized():
+    if is_initialized():
         return
-    backend = dist_backend or "gloo"
-    if backend == "nccl" and not (torch.cuda.is_available() and nccl_is_built()):
-        warn("init_distributed(): nccl needs a GPU, and there is none; gloo takes its place")
-        backend = "gloo"
-    torch.distributed.init_process_group(backend, timeout=timeout)
+    if dist_init_required is False:
+        raise BadArgument(
+            "init_distributed(dist_init_required=False): torch.distributed has not begun; leave "
+            "the argument out, or call torch.distributed.init_process_group() before"
+        )
+    world = world_size if world_size > 0 else get_world_size()
+    options: dict[str, Any] = {"backend": _usable(dist_backend or "gloo"), "timeout": timeout}
+    if init_method is not None:
+        seat = rank if rank >= 0 else get_rank()
+        options.update(init_method=init_method, rank=seat, world_size=world)
+    elif world == 1:
+        options.update(store=torch.distributed.HashStore(), rank=0, world_size=1)
+    torch.distributed.init_process_group(**options)
 
 
-__getattr__ = advise("comm")
+def _usable(backend: str) -> str:
+    there = torch.distributed.is_backend_available(backend)
+    if backend == "nccl":
+        there = torch.cuda.is_available() and nccl_is_built()
+    if there:
+        return backend
+    why = "needs a GPU, and there is none" if backend == "nccl" else "is not in this torch"
+    warn(f"init_distributed(): {backend} {why}; gloo takes its place")
+    return "gloo"
+
+
+def _operation(function: Callable[..., Any]) -> Callable[..., Any]:
+    """torch's function, which also takes the arguments of DeepSpeed's log."""
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        return function(*arguments, **{k: v for k, v in named.items() if k not in _LOGGED})
+
+    return call
+
+
+def __getattr__(name: str) -> Any:
+    """A name of torch.distributed, such as all_reduce or ReduceOp; advice for any other."""
+    found = None if name.startswith("_") else getattr(
+        torch.distributed, _OTHER_NAMES.get(name, name), None
+    )
+    if found is None or inspect.ismodule(found):
+        return _advised(name)
+    return _operation(found) if inspect.isfunction(found) else found
+
+
+_advised = advise("comm")

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ballast.deepspeed.local_optimizers import steps_in_fp32
 from ballast.errors import Unsupported
 
 
@@ -24,8 +25,8 @@ def _adam(name: str, params: Any, bias_correction: bool, decoupled: bool, **more
 class DeepSpeedCPUAdam:
     """Gives a torch.optim.AdamW, or Adam with adamw_mode=False, for initialize(optimizer=...).
 
-    Arguments and defaults are DeepSpeed's; fp32_optimizer_states means nothing, the service has
-    fp32. Unsupported for bias_correction=False.
+    Arguments and defaults are DeepSpeed's. fp32_optimizer_states: outside of initialize(), 16-bit
+    parameters step in fp32; the service always has fp32. Unsupported for bias_correction=False.
     """
 
     def __new__(
@@ -40,10 +41,11 @@ class DeepSpeedCPUAdam:
         adamw_mode: bool = True,
         fp32_optimizer_states: bool = True,
     ) -> Any:
-        return _adam(
+        made = _adam(
             cls.__name__, model_params, bias_correction, adamw_mode,
             lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad,
         )  # fmt: skip
+        return steps_in_fp32(made) if fp32_optimizer_states else made
 
 
 class FusedAdam:
@@ -70,7 +72,10 @@ class FusedAdam:
 
 
 class DeepSpeedCPUAdagrad:
-    """Gives a torch.optim.Adagrad for initialize(optimizer=...). Unsupported for amsgrad."""
+    """Gives a torch.optim.Adagrad for initialize(optimizer=...). Unsupported for amsgrad.
+
+    fp32_optimizer_states: as DeepSpeedCPUAdam's.
+    """
 
     def __new__(
         cls,
@@ -83,4 +88,5 @@ class DeepSpeedCPUAdagrad:
     ) -> Any:
         if amsgrad:
             raise Unsupported("DeepSpeedCPUAdagrad(amsgrad=True): leave it out")
-        return torch.optim.Adagrad(model_params, lr=lr, eps=eps, weight_decay=weight_decay)
+        made = torch.optim.Adagrad(model_params, lr=lr, eps=eps, weight_decay=weight_decay)
+        return steps_in_fp32(made) if fp32_optimizer_states else made

@@ -12,14 +12,24 @@ import torch
 
 from ballast.deepspeed.loader import RepeatingLoader
 from ballast.deepspeed.logs import log_dist, logger
+from ballast.deepspeed.script_tools import instrument_w_nvtx
 from ballast.deepspeed.submodules import advise
+from ballast.deepspeed.zero import (
+    get_z3_leaf_modules,
+    set_z3_leaf_module,
+    set_z3_leaf_modules,
+    unset_z3_leaf_modules,
+    z3_leaf_module,
+    z3_leaf_parameter,
+)
 from ballast.errors import BadArgument, at_border
 from ballast.torch import export
 from ballast.torch.service_optimizer import ServiceOptimizer
 
 __all__ = [
-    "RepeatingLoader", "log_dist", "logger", "safe_get_full_fp32_param",
-    "safe_get_full_optimizer_state",
+    "RepeatingLoader", "get_z3_leaf_modules", "instrument_w_nvtx", "log_dist", "logger",
+    "safe_get_full_fp32_param", "safe_get_full_optimizer_state", "set_z3_leaf_module",
+    "set_z3_leaf_modules", "unset_z3_leaf_modules", "z3_leaf_module", "z3_leaf_parameter",
 ]  # fmt: skip
 __path__: list[str] = []  # import statements ask ballast.deepspeed.submodules for what is not here
 

@@ -26,6 +26,11 @@ _CLASSES: dict[type, type[ServiceOptimizer]] = {
 }
 
 
+def also_takes(kind: type[torch.optim.Optimizer], ours: type[ServiceOptimizer]) -> None:
+    """wrap() takes optimizers of the class `kind`, whose groups and state are those of `ours`."""
+    _CLASSES[kind] = ours
+
+
 @at_border
 def wrap(optimizer: torch.optim.Optimizer, **options: Any) -> ServiceOptimizer:
     """A Ballast optimizer with the groups, names and hyper-parameters of a torch optimizer.
