@@ -33,6 +33,54 @@ def test_torchrun_alone_is_enough():
     assert (c.job, c.world_size, c.rank) == ("run-7.r2", 2, 1)
 
 
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "8",
+         "SLURM_STEP_ID": "0"},
+        {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_STEPID": "3"},
+        {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"},
+        {"MV2_COMM_WORLD_RANK": "0", "MV2_COMM_WORLD_SIZE": "2"},
+        {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0"},
+        {"PALS_RANKID": "0", "PMI_SIZE": "2"},
+        {"FLUX_TASK_RANK": "0", "FLUX_JOB_SIZE": "2"},
+        {"JSM_NAMESPACE_RANK": "0", "JSM_NAMESPACE_SIZE": "2"},
+        {"PMIX_RANK": "1"},
+        # mpirun in a script of sbatch, whose own variables say nothing of its tasks
+        {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "SLURM_PROCID": "0",
+         "SLURM_NTASKS": "2"},
+    ],
+)  # fmt: skip
+def test_a_task_of_several_does_not_train_alone(variables):
+    rank, size = next(iter(variables)), [*variables, "="][1]
+    with pytest.raises(ballast.BadArgument) as caught:
+        resolve(environ={**SERVER, **variables})
+    assert f"{rank}={variables[rank]}" in caught.value.message
+    assert size in caught.value.message and f"RANK=${rank}" in caught.value.message
+    for own in ({"BALLAST_WORLD_SIZE": "1"}, {"RANK": "0", "WORLD_SIZE": "1"}):
+        assert resolve(environ={**SERVER, **variables, **own}).world_size == 1
+    launched = {"RANK": "1", "WORLD_SIZE": "2", "BALLAST_JOB": "j"}
+    assert resolve(environ={**SERVER, **variables, **launched}).rank == 1
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_STEP_ID": "0"},
+        # a shell of salloc, a script of sbatch, and the interactive step that salloc starts
+        {"SLURM_NTASKS": "8", "SLURM_JOB_ID": "7"},
+        {"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_STEP_ID": "batch"},
+        {"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_STEP_ID": str(2**32 - 6)},
+        {"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "1",
+         "SLURM_STEP_ID": "2"},
+        {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"},
+        {"PMI_RANK": "", "PMI_SIZE": "2"},
+    ],
+)  # fmt: skip
+def test_a_process_that_no_launcher_started_with_others_trains_alone(variables):
+    assert resolve(environ={**SERVER, **variables}).world_size == 1
+
+
 def test_alone_and_unnamed_a_trainer_gets_a_fresh_job_name():
     first, second = resolve(environ=SERVER), resolve(environ=SERVER)
     assert (first.world_size, first.rank) == (1, 0)

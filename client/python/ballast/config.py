@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ballast import collective_option, job_name, job_options, security
+from ballast import collective_option, job_name, job_options, security, task_launchers
 from ballast.errors import BadArgument
 from ballast.foreign import refuse_deepspeed
 from ballast.loss_scale import DynamicLossScale
@@ -84,8 +84,9 @@ def resolve(
     BALLAST_ATTACH_TIMEOUT, BALLAST_RECONNECT_TIMEOUT, BALLAST_TIME_SCALE, ballast.security's;
     torchrun's WORLD_SIZE, RANK, TORCHELASTIC_RUN_ID.
     max_grad_norm None, 0 and inf all mean: no clipping. max_consecutive_skips None: no limit.
-    Raises BadArgument naming the setting, where its value came from and what is allowed, and
-    Unsupported where Accelerate would start DeepSpeed.
+    Raises BadArgument naming the setting, where its value came from and what is allowed, also for
+    one of several tasks of srun or mpirun without WORLD_SIZE, and Unsupported where Accelerate
+    would start DeepSpeed.
     """
     job_options.refuse_unknown(options, "resolve()")
     env = os.environ if environ is None else environ
@@ -249,6 +250,8 @@ def _world_size(given: int | None, env: Mapping[str, str]) -> int:
     source, value = ("world_size", given) if given is not None else _from_environment(
         env, ("BALLAST_WORLD_SIZE", "WORLD_SIZE")
     )
+    if not source:
+        task_launchers.refuse_tasks(env)
     world = _integer(value, source) if source else 1
     if not 1 <= world <= WORLD_SIZE_MAX:
         raise BadArgument(f"{source}={world}: must be in 1..{WORLD_SIZE_MAX}")
