@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from ballast.launcher import process, servers, trainers
+from ballast.launcher import process, program, servers, trainers
 from ballast.launcher.restarts import TrainerRestarts
 from launching import gone, wait_for
 
@@ -106,7 +106,7 @@ def test_of_trainers_that_failed_the_first_one_counts(tmp_path):
     late = tmp_path / "late"
     wait = f"import os, time\nwhile not os.path.exists({str(late)!r}): time.sleep(0.01)\n"
     scripts = (wait + "os._exit(3)", "import os; os._exit(5)", wait + "os._exit(0)")
-    group = trainers.Trainers(tmp_path / "none", [], False, tmp_path)
+    group = trainers.Trainers(program.Program(("none",), True, "none"), False, tmp_path)
     group.children = [process.Child([sys.executable, "-c", s], os.environ) for s in scripts]
     group.children[1].wait()
     late.touch()

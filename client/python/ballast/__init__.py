@@ -4,10 +4,11 @@ Use `import ballast.torch as bt` for the optimizers. Errors are subclasses of `B
 per thing a caller can do about it; `BallastError.reason` is the contract, texts are not.
 """
 
-from ballast import errors, last_words
+from ballast import errors, last_words, standard_descriptors
 from ballast.errors import *  # noqa: F403  (the public exception types)
 from ballast.version import __version__
 
 __all__ = ["__version__", "errors", *errors.__all__]
 
+standard_descriptors.hold()
 last_words.listen()

@@ -16,11 +16,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ballast import job_name
+from ballast import job_name, standard_descriptors, task_launchers
 from ballast.config import check_environment, time_scale
 from ballast.ds_config import launched
 from ballast.errors import BadArgument, Unsupported
-from ballast.launcher import process, trainers, workspace
+from ballast.launcher import output, process, program, trainers, workspace
 from ballast.launcher.certificates import Certificates
 from ballast.launcher.command_line import parser
 from ballast.launcher.ds_config import checked
@@ -64,6 +64,7 @@ class _Run:
         certificates: Certificates | None = None,
     ) -> None:
         self._options = options
+        self._program = program.from_stdin(options.program, run_dir)
         self._placement = placement
         self._servers = servers
         self._certificates = certificates
@@ -71,7 +72,7 @@ class _Run:
         self._configured = launched.environment(config, options.mixed_precision)
         prefix = len(placement.seats) > 1 and not options.no_prefix
         self._trainers = Trainers(
-            options.script, options.args, prefix, run_dir, placement.hosts, options.ssh
+            self._program, prefix, run_dir, placement.hosts, options.ssh
         )
         self._server_restarts = ServerRestarts(
             self._servers, options.max_server_restarts, self._say
@@ -98,12 +99,12 @@ class _Run:
 
     def _say(self, text: str) -> None:
         if not self._options.quiet:
-            print(f"ballast-run: {text}", file=sys.stderr, flush=True)
+            output.say(sys.stderr.buffer, f"ballast-run: {text}")
 
     def _start_trainers(self) -> None:
         place = self._placement
         world = len(place.seats)
-        job = self._options.job or job_name.fresh(str(self._options.script))
+        job = self._options.job or job_name.fresh(self._program.name)
         secured = {} if self._certificates is None else self._certificates.of_trainers()
         base = {**os.environ, **self._configured, **secured}
         self._trainers.start(
@@ -163,6 +164,7 @@ class _Run:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the console script; returns the exit code."""
+    standard_descriptors.hold_streams()
     options = parser().parse_args(argv)
     try:
         return _launch(options)
@@ -177,16 +179,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _launch(options: argparse.Namespace) -> int:
-    if not options.script.is_file():
-        raise UsageError(f"no script {options.script}; name a Python file")
+    options.program = program.chosen(
+        options.script, options.args, options.module, not options.no_python
+    )
     if options.job is not None:
         job_name.check(options.job, "--job")
     check_environment(os.environ)
     placement = placed(options, os.environ)
+    _check_stdin(options, placement)
     _check_tls(options, placement)
     if options.ds_config is not None:
         world = len(placement.seats)
         options.ds_config = checked(options.ds_config, options.mixed_precision, world)
+    _say_of_tasks(options)
     data_dir = None if options.data_dir is None else _made(options.data_dir)
     binary = None if placement.endpoints else find_ballastd(options.server_binary, os.environ)
     if data_dir is not None:
@@ -200,6 +205,21 @@ def _launch(options: argparse.Namespace) -> int:
         return _run(options, placement, binary, space.path, (space.lock,))
     finally:
         space.remove()
+
+
+def _say_of_tasks(options: argparse.Namespace) -> None:
+    found = task_launchers.task(os.environ)
+    if found is not None and not options.quiet:
+        text = (
+            f"ballast-run: this is {found}: each starts servers and a job of its own; for one job "
+            "start ballast-run once, with --hostfile"
+        )
+        print(text, file=sys.stderr, flush=True)
+
+
+def _check_stdin(options: argparse.Namespace, placement: Placement) -> None:
+    if placement.hosts and options.program.words[0] == "-":
+        raise UsageError("other hosts do not have the script on standard input; name a file")
 
 
 def _check_tls(options: argparse.Namespace, placement: Placement) -> None:

@@ -67,6 +67,9 @@ def parser() -> argparse.ArgumentParser:
         prog="ballast-run",
         allow_abbrev=False,
         description="Runs a training script on local trainers with local Ballast servers.",
+        usage="%(prog)s [options] SCRIPT [arguments]\n"
+        "       %(prog)s [options] -m MODULE [arguments]\n"
+        "       %(prog)s [options] --no-python PROGRAM [arguments]",
     )
     p.add_argument("--servers", type=_count, metavar="N", help="state servers (1)")
     p.add_argument(
@@ -82,7 +85,14 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--no-prefix", action="store_true", help="output without [rank] in front")
     p.add_argument("--quiet", action="store_true", help="nothing of ballast-run's own on stderr")
     p.add_argument("--version", action="version", version=f"ballast-run {__version__}")
-    p.add_argument("script", type=Path, help="the Python script")
+    p.add_argument("-m", "--module", action="store_true", help="SCRIPT is a module, as python -m")
+    p.add_argument(
+        "--no-python",
+        "--no_python",
+        action="store_true",
+        help="SCRIPT is a program that is run as it is, without Python",
+    )
+    p.add_argument("script", metavar="SCRIPT", help='the Python script; "-": standard input has it')
     p.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the script")
     return p
 
@@ -95,12 +105,32 @@ def _add_host_options(p: argparse.ArgumentParser) -> None:
         help='hosts of the trainers, one a line: "name slots=N"; the first one is this machine and '
         "has the servers, unless BALLAST_ENDPOINTS names running ones",
     )
+    slots = 'as DeepSpeed writes them: "node-a@node-b:0,2"; such slots are CUDA_VISIBLE_DEVICES'
+    p.add_argument("--include", metavar="SLOTS", help=f"only these hosts and slots, {slots}")
+    p.add_argument("--exclude", metavar="SLOTS", help="all but these hosts and slots")
+    p.add_argument(
+        "--num-nodes",
+        "--num_nodes",
+        type=_count,
+        metavar="N",
+        help="so many hosts, the first ones of the hostfile",
+    )
+    p.add_argument(
+        "--num-gpus",
+        "--num_gpus",
+        type=_count,
+        metavar="N",
+        help="so many trainers on each host (--nproc: in all)",
+    )
     p.add_argument(
         "--master-addr",
+        "--master_addr",
         metavar="ADDR",
         help="address of the first host for the others (of its name in the hostfile)",
     )
-    p.add_argument("--master-port", type=_port, metavar="N", help="for torch.distributed")
+    p.add_argument(
+        "--master-port", "--master_port", type=_port, metavar="N", help="for torch.distributed"
+    )
     p.add_argument(
         "--ssh",
         type=_words,

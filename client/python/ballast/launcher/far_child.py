@@ -30,7 +30,10 @@ _OPTIONS = (
 _PREFIXES = (
     "BALLAST_", "ACCELERATE_", "NCCL_", "GLOO_", "TORCH_", "OMP_", "MKL_", "HF_", "PYTHON",
 )  # fmt: skip
-_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_NAMES = (
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+    "CUDA_VISIBLE_DEVICES",
+)  # fmt: skip
 # The most that a pipe can be made to hold without privileges.
 _ORDER_BYTES_MAX = 1 << 20
 # Room for signals behind the order.

@@ -24,10 +24,12 @@ LOOPBACKS = ("localhost", "127.0.0.1", "::1")
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """name: as ssh takes it, such as user@node-b. slots: trainers that it has room for."""
+    """name: as ssh takes it, such as user@node-b. slots: trainers that it has room for. devices:
+    the numbers of those slots, where a command line has chosen among them."""
 
     name: str
     slots: int
+    devices: tuple[int, ...] | None = None
 
     @property
     def address(self) -> str:
@@ -38,12 +40,13 @@ class Host:
 @dataclasses.dataclass(frozen=True)
 class Seat:
     """Where a trainer runs. host: as ssh takes it; None: this machine. local_world: trainers of
-    this launch there."""
+    this launch there. devices: as of its host."""
 
     rank: int
     host: str | None
     local_rank: int
     local_world: int
+    devices: tuple[int, ...] | None = None
 
 
 def read(path: Path) -> list[Host]:
@@ -99,7 +102,8 @@ def seats(hosts: Sequence[Host], count: int | None) -> list[Seat]:
     for host in hosts:
         local = min(host.slots, wanted - len(result))
         where = None if is_here(host.address) else host.name
-        result += [Seat(len(result) + i, where, i, local) for i in range(local)]
+        first = len(result)
+        result += [Seat(first + i, where, i, local, host.devices) for i in range(local)]
     return result
 
 

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from ballast import config
-from ballast.launcher import hostfile, trainers
+from ballast.launcher import hostfile, selection, trainers
 from ballast.launcher.hostfile import Host, Seat
 from ballast.launcher.servers import UsageError
 
@@ -45,7 +45,7 @@ def placed(options: argparse.Namespace, environ: Mapping[str, str]) -> Placement
     """
     if options.hostfile is None:
         return _local(options)
-    hosts = hostfile.read(options.hostfile)
+    hosts = selection.selected(hostfile.read(options.hostfile), options)
     seats = hostfile.seats(hosts, options.nproc)
     here = seats[0].host is None
     endpoints = config.endpoints_of(None, environ) if environ.get("BALLAST_ENDPOINTS") else ()
@@ -71,8 +71,9 @@ def _local(options: argparse.Namespace) -> Placement:
     for name in ("master_addr", "master_port"):
         if getattr(options, name) is not None:
             raise UsageError(f"--{name.replace('_', '-')} is for --hostfile; leave it out")
-    count = options.nproc or 1
-    seats = [Seat(rank, None, rank, count) for rank in range(count)]
+    (host,) = selection.selected([selection.local(options)], options)
+    count = options.nproc or host.slots
+    seats = [Seat(rank, None, rank, count, host.devices) for rank in range(count)]
     return Placement(seats, _LOOPBACK, trainers.free_port(), ())
 
 

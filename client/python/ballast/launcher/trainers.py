@@ -23,6 +23,7 @@ from ballast.launcher import output, process
 from ballast.launcher.far_child import FarChild
 from ballast.launcher.far_end import SSH_FAILED
 from ballast.launcher.hostfile import Seat
+from ballast.launcher.program import Program
 from ballast.launcher.servers import write_atomically
 
 FAILURE_GRACE_S = 5.0
@@ -46,13 +47,18 @@ def environment(
     """What a trainer finds in its environment: torchrun's variables and BALLAST_*.
 
     OMP_NUM_THREADS stays as it is when set, else the cores are shared out among the trainers; on
-    another host its own are, there. restarts: a trainer that fails is started again, so its job
+    another host its own are, there. CUDA_VISIBLE_DEVICES: the slots that --include or --exclude
+    have left, if they name some. restarts: a trainer that fails is started again, so its job
     must be one that can be resumed. seat: where it runs; None: all run here.
     """
     seat = seat or Seat(rank, None, rank, world)
     cores = len(os.sched_getaffinity(0))
     stale = ("BALLAST_RANK", "BALLAST_SLOT", "BALLAST_WORLD_SIZE", "TORCHELASTIC_RUN_ID")
     env = {k: v for k, v in base.items() if k not in stale}
+    if seat.devices is not None:
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, seat.devices))
+    elif seat.host is not None:
+        env.pop("CUDA_VISIBLE_DEVICES", None)  # ours
     if seat.host is None:
         env.setdefault("OMP_NUM_THREADS", str(max(1, cores // seat.local_world)))
     if restarts:
@@ -80,12 +86,11 @@ def free_port() -> int:
 
 
 class Trainers:
-    """N processes of the script; use start(), then stop()."""
+    """N processes of the program; use start(), then stop()."""
 
     def __init__(
         self,
-        script: Path,
-        args: Sequence[str],
+        program: Program,
         prefix: bool,
         run_dir: Path,
         hosts: Mapping[int, str] = MappingProxyType({}),
@@ -93,8 +98,7 @@ class Trainers:
     ) -> None:
         """hosts: by rank, those that do not run here. ssh: the program that leads to them, and its
         arguments. BALLAST_PYTHON names their Python, if it is not of this one's path."""
-        self._script = script
-        self._arguments = ["-u", str(script), *args]
+        self._program = program
         self._hosts = hosts
         self._ssh = ssh
         self._prefix = prefix
@@ -137,10 +141,14 @@ class Trainers:
         env = self._environments[rank]
         if rank in self._hosts:
             python = env.get("BALLAST_PYTHON") or sys.executable
-            command = [python, *self._arguments]
+            command = self._program.command(python)
             return FarChild(self._ssh, self._hosts[rank], command, env, **streams)
         env = {**env, last_words.VARIABLE: str(self._end_file(rank))}
-        return process.Child([sys.executable, *self._arguments], env, **streams)
+        command = self._program.command(sys.executable)
+        if self._program.stdin is None:
+            return process.Child(command, env, **streams)
+        with self._program.stdin.open("rb") as script:
+            return process.Child(command, env, stdin=script, **streams)
 
     def name(self, rank: int) -> str:
         """The trainer as texts call it, with its host where that is not this one."""
@@ -159,13 +167,7 @@ class Trainers:
             told = json.loads(self._end_file(rank).read_text())
             if told["pid"] == self.children[rank].pid:
                 return f"{told['reason']}: {told['text']}"
-        try:  # It never came to telling us.
-            compile(self._script.read_bytes(), str(self._script), "exec", dont_inherit=True)
-        except (SyntaxError, ValueError) as error:
-            return f"{type(error).__name__}: {error}"
-        except OSError:
-            return None
-        return None
+        return self._program.why_hopeless()  # It never came to telling us.
 
     def _end_file(self, rank: int) -> Path:
         return self._run_dir / f"trainer-{rank}.end"

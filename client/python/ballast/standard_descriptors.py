@@ -1,0 +1,34 @@
+"""Standard input, output and error as numbers that no file or socket of ours may get.
+
+Comes from: `import ballast`, ballast.run. Goes to: the kernel. Programs in C++ have
+common/base/standard_descriptors.h. Thread safety: call it before other threads open files.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def hold() -> None:
+    """Opens /dev/null in place of each of the descriptors 0 to 2 that is closed.
+
+    Otherwise the next file or socket would get its number, and what is printed. Child processes
+    have it, too. OSError where /dev/null cannot be opened.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            # The kernel gives the lowest free number.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+
+
+def hold_streams() -> None:
+    """As hold(); and sys.stdout and sys.stderr, which Python lacks then, are there.
+
+    For a program of ours: without sys.stderr, print() to it writes to standard output.
+    """
+    hold()
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)
