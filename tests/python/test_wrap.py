@@ -15,6 +15,45 @@ def model():
     return nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
 
 
+class Stepping(torch.optim.AdamW):
+    def step(self, closure=None):
+        return super().step(closure)
+
+
+class Mixin:
+    def zero_grad(self, set_to_none=False):
+        pass
+
+
+class Mixed(Mixin, torch.optim.SGD):
+    pass
+
+
+class Restored(torch.optim.Adam):
+    def __setstate__(self, state):
+        super().__setstate__(state)
+
+
+class Configured(torch.optim.AdamW):
+    """What computes as AdamW does, with names and methods of its own."""
+
+    level = 3
+
+    def __init__(self, params, rate):
+        super().__init__(params, lr=rate)
+
+    def __repr__(self):
+        return "mine"
+
+    def rates(self):
+        return [group["lr"] for group in self.param_groups]
+
+
+def replaced(optimizer):
+    optimizer.step = lambda closure=None: None
+    return optimizer
+
+
 def test_groups_names_and_hyperparameters_are_copied(fake):
     module = model()
     twin = copy.deepcopy(module)
@@ -59,6 +98,25 @@ def test_the_result_is_of_the_wrapped_optimizers_kind(fake):
         wrapped.attach()
 
 
+def test_a_subclass_that_computes_as_its_base_does_is_wrapped(fake):
+    module, twin = model(), model()
+    ours = bt.wrap(stepped(module, 2, Configured(module.parameters(), 0.1)))
+    assert type(ours) is bt.AdamW
+    theirs = torch.optim.AdamW(twin.parameters(), lr=0.1, foreach=False)
+    stepped(twin, 4, theirs)
+    stepped(module, 2, ours)
+    assert all(torch.equal(a, b) for a, b in zip(module.parameters(), twin.parameters()))
+
+
+def test_hooks_of_step_belong_on_the_result(fake):
+    optimizer = torch.optim.AdamW(model().parameters())
+    hook = optimizer.register_step_pre_hook(lambda *_: None)
+    with pytest.raises(ballast.BadArgument, match="hooks of step.*register them on the result"):
+        bt.wrap(optimizer)
+    hook.remove()
+    bt.wrap(optimizer)
+
+
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])
 def test_the_other_adams_decay_is_refused_by_name(fake, kind):
     ours = bt.wrap(kind(model().parameters(), weight_decay=0.0))
@@ -87,7 +145,10 @@ def test_a_wrapped_adamws_decay_may_be_that_of_added_groups(fake):
         (lambda p: torch.optim.RMSprop(p), r"torch.optim.rmsprop.RMSprop"),
         (lambda p: torch.optim.AdamW(p, capturable=True), "capturable"),
         (lambda p: torch.optim.SGD(p, differentiable=True), "differentiable"),
-        (lambda p: type("Mine", (torch.optim.AdamW,), {})(p), "Mine"),
+        (lambda p: Stepping(p), r"test_wrap.Stepping .* its step\(\) is not that of AdamW"),
+        (lambda p: Mixed(p), r"test_wrap.Mixin .* its zero_grad\(\) is not that of SGD"),
+        (lambda p: Restored(p), r"test_wrap.Restored .* its __setstate__\(\) is not that of Adam"),
+        (lambda p: replaced(torch.optim.SGD(p)), r"step\(\) of this SGD was replaced"),
     ],
 )
 def test_other_optimizers_and_options_are_refused_by_name(fake, build, match):

@@ -24,6 +24,8 @@ _CLASSES: dict[type, type[ServiceOptimizer]] = {
     torch.optim.SGD: SGD,
     torch.optim.Adagrad: Adagrad,
 }
+# Methods of Python's own that change what an optimizer does.
+_ACTING = ("__getattribute__", "__setattr__", "__setstate__")
 
 
 def also_takes(kind: type[torch.optim.Optimizer], ours: type[ServiceOptimizer]) -> None:
@@ -35,17 +37,19 @@ def also_takes(kind: type[torch.optim.Optimizer], ours: type[ServiceOptimizer]) 
 def wrap(optimizer: torch.optim.Optimizer, **options: Any) -> ServiceOptimizer:
     """A Ballast optimizer with the groups, names and hyper-parameters of a torch optimizer.
 
-    optimizer: a torch.optim.AdamW, Adam, SGD or Adagrad; it must not be used afterwards. If it has
-    stepped, its state is taken along: the first step(), or attach(), loads it as load_export()
-    does, on all trainers, unless the job has taken steps already (resume), whose state then counts.
+    optimizer: a torch.optim.AdamW, Adam, SGD or Adagrad, or of a subclass that computes as they do;
+    it must not be used afterwards. If it has stepped, its state is taken along: the first step(),
+    or attach(), loads it as load_export() does, on all trainers, unless the job has taken steps
+    already (resume), whose state then counts.
     options: the keyword arguments of ballast.torch.AdamW that concern the job (endpoints, job,
     max_grad_norm, ...). Learning-rate schedulers belong on the result: one that holds the torch
     optimizer changes nothing here. With lr_schedule the service starts from the rates that the
     groups have now.
-    Raises Unsupported, by name, for other optimizers or options, and BadArgument for options that
-    the wrapped optimizer has already and for state that is not its kind's.
+    Raises Unsupported, by name, for other optimizers, a method of a subclass that may step
+    otherwise, and other options; BadArgument for options that the wrapped optimizer has already,
+    for state that is not its kind's, and for hooks of its step(), which would not run.
     """
-    kind = type(optimizer)
+    kind = next((c for c in type(optimizer).__mro__ if c in _CLASSES), type(optimizer))
     ours = _CLASSES.get(kind)
     if kind is torch.optim.Adam and optimizer.defaults.get("decoupled_weight_decay"):
         ours = AdamW
@@ -54,6 +58,7 @@ def wrap(optimizer: torch.optim.Optimizer, **options: Any) -> ServiceOptimizer:
             f"wrap() of {kind.__module__}.{kind.__qualname__} is not supported; torch.optim.AdamW, "
             "Adam, SGD and Adagrad are"
         )
+    _refuse_changed_steps(optimizer, kind)
     if any(SCHEDULER_MARK in group for group in optimizer.param_groups):
         warn(
             "a learning-rate scheduler was built on the wrapped optimizer; build it on the result "
@@ -76,3 +81,35 @@ def wrap(optimizer: torch.optim.Optimizer, **options: Any) -> ServiceOptimizer:
     if any(state and state.get("step", 1) != 0 for state in optimizer.state.values()):
         wrapped._carry(optimizer.state_dict())
     return wrapped
+
+
+def _refuse_changed_steps(optimizer: torch.optim.Optimizer, kind: type) -> None:
+    """Unsupported, naming the class and method, where steps may differ from those of `kind`."""
+    for each in type(optimizer).__mro__:
+        if each in kind.__mro__:
+            continue
+        for name, value in vars(each).items():
+            if (name.startswith("__") and name not in _ACTING) or not hasattr(kind, name):
+                continue
+            # torch puts a wrapper around step into the class of the first object.
+            if _unwrapped(value) is not _unwrapped(getattr(kind, name)):
+                raise Unsupported(
+                    f"wrap() of {each.__module__}.{each.__qualname__} is not supported: its "
+                    f"{name}() is not that of {kind.__name__}, and the service steps as "
+                    f"{kind.__name__} does"
+                )
+    step = vars(optimizer).get("step")
+    if step is not None and not hasattr(step, "_wrapped_by_lr_sched"):
+        raise Unsupported(
+            f"wrap(): step() of this {type(optimizer).__name__} was replaced, and the service "
+            f"steps as {kind.__name__} does"
+        )
+    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+        raise BadArgument(
+            "wrap(): the optimizer has hooks of step(), which would not run; register them on the "
+            "result instead"
+        )
+
+
+def _unwrapped(value: Any) -> Any:
+    return inspect.unwrap(value) if callable(value) else value
