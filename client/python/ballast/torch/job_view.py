@@ -9,16 +9,42 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
+from ballast.torch.kind import Kind
 from ballast.torch.membership import Membership
 from ballast.torch.rounds import Rounds
+from ballast.torch.service_state import ServiceState, refuse_replaced
 from ballast.torch.untraced import UntracedOptimizer
 
 
 class JobView(UntracedOptimizer):
     """The properties of ServiceOptimizer that change nothing, but for user_state."""
 
+    _kind: Kind
     _membership: Membership
     _rounds: Rounds
+
+    @property
+    def state(self) -> ServiceState:
+        """Has the job's parameters, with the keys of their states; values are in the service."""
+        return ServiceState(self._in_job, self._known_state)
+
+    @state.setter
+    def state(self, state: Any) -> None:  # torch's constructor does it, too.
+        refuse_replaced(state, bool(self._in_job()))
+
+    def _in_job(self) -> list[torch.Tensor]:
+        if "_membership" not in vars(self):  # in the constructor
+            return []
+        known = self._membership.manifest.of
+        return [p for group in self.param_groups for p in group["params"] if known(p) is not None]
+
+    def _known_state(self, parameter: torch.Tensor) -> tuple[str, tuple[str, ...]] | None:
+        entry = self._membership.manifest.of(parameter)
+        if entry is None:
+            return None
+        return entry.name, ("step", *self._kind.arrays(self._membership.options)[1:])
 
     @property
     def last_report(self) -> dict[str, Any] | None:

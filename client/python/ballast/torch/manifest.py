@@ -17,7 +17,7 @@ import torch
 from ballast.errors import BadArgument, Unsupported, warn
 from ballast.session import TensorSpec
 from ballast.torch import gpu
-from ballast.torch.naming import Naming
+from ballast.torch.naming import Naming, refuse_shard
 
 _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
@@ -26,7 +26,8 @@ _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: 
 class Entry:
     """One tensor of the job, with its shape, dtype and device there.
 
-    `address` and `version` are those of the parameter when it last held the service's value.
+    `address` and `version` are those of the parameter when it last held the service's value, and so
+    is `checksum` (ballast.torch.edits), where one was formed.
     """
 
     param: torch.Tensor
@@ -40,6 +41,7 @@ class Entry:
     device: torch.device = torch.device("cpu")
     address: int = 0
     version: int = 0
+    checksum: int | None = None
     weight_copy: torch.Tensor | None = None  # contiguous twin of a strided parameter
     grad_copy: torch.Tensor | None = None
     copied_up: int = 0  # bytes that went through grad_copy, and through weight_copy
@@ -53,6 +55,7 @@ class Entry:
         """Remembers the parameter's memory and version as those of the service's weights."""
         self.address = self.param.data_ptr()
         self.version = self.param._version
+        self.checksum = None
 
 
 class Manifest:
@@ -61,7 +64,7 @@ class Manifest:
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self.service_groups: list[int] = []
-        self._known: set[int] = set()
+        self._known: dict[int, Entry] = {}  # by id() of the parameter
 
     def pending(self, param_groups: list[dict[str, Any]], naming: Naming) -> list[Entry]:
         """Entries for trainable parameters that are not in the manifest yet, checked.
@@ -112,22 +115,25 @@ class Manifest:
                 job=job,
             )
 
+    def of(self, parameter: Any) -> Entry | None:
+        """The job's tensor that this parameter is; None when it is none."""
+        return self._known.get(id(parameter))
+
     def add(self, entries: list[Entry]) -> None:
         """Takes over entries of `pending` that the service has accepted."""
         for entry in entries:
             if entry.service_group == len(self.service_groups):
                 self.service_groups.append(entry.torch_group)
-            self._known.add(id(entry.param))
+            self._known[id(entry.param)] = entry
             entry.agree()
         self.entries += entries
 
 
 def check_tensor(p: torch.Tensor, name: str) -> None:
     """Unsupported, naming the parameter, unless it is a plain strided tensor of 16 or 32 bits."""
+    refuse_shard(p, name)
     problem = ""
-    if sharded := _sharded(p):
-        problem = sharded
-    elif torch.nn.parameter.is_lazy(p):
+    if torch.nn.parameter.is_lazy(p):
         problem = "is not initialized yet (a lazy module); run a forward pass before step()"
     elif type(p).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         problem = f"is a {type(p).__name__}, not a plain tensor; its data may lie elsewhere"
@@ -143,26 +149,6 @@ def check_tensor(p: torch.Tensor, name: str) -> None:
         problem = "is a view whose elements share memory or are negated; pass a contiguous tensor"
     if problem:
         raise Unsupported(f"parameter {name!r} {problem}")
-
-
-def _sharded(p: torch.Tensor) -> str:
-    """What says that a process may have a part of this parameter only; "" for a whole one.
-
-    FSDP 1 marks what it has flattened, and with use_orig_params its views of it: both have plain
-    types. FSDP 2 and tensor parallelism make DTensors.
-    """
-    if getattr(p, "_is_flat_param", False):
-        what = "a FlatParameter of FSDP"
-    elif getattr(p, "_fsdp_flattened", False):
-        what = "a view of a FlatParameter of FSDP (use_orig_params)"
-    elif any(of.__name__ == "DTensor" for of in type(p).__mro__):
-        what = "a DTensor, of FSDP 2 or of tensor parallelism"
-    else:
-        return ""
-    return (
-        f"is {what}: this process may hold a shard of it, and Ballast needs whole parameters; "
-        "leave the model unsharded, its optimizer takes no memory of the trainers"
-    )
 
 
 def warn_of_order(entries: list[Entry], says: str, optimizer: str) -> None:

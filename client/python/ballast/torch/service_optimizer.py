@@ -28,6 +28,7 @@ from ballast.torch.membership import Membership
 from ballast.torch.naming import Naming, check_params
 from ballast.torch.rounds import Rounds
 from ballast.torch.scaling import scaled
+from ballast.torch.service_state import asked_by_dcp, refuse_made_up_step
 
 KEEP_MAX = 2**32 - 1  # of snapshot(), as SnapshotRequest has it
 
@@ -82,6 +83,11 @@ class ServiceOptimizer(JobView):
         if "_rounds" in self.__dict__:  # not yet in the constructor
             self._rounds.rates.refuse_more(len(self.param_groups) + 1)
         super().add_param_group(group)
+        try:  # At once: a script would load a large model first.
+            self._naming.refuse_shards(self.param_groups)
+        except Unsupported:
+            self.param_groups.pop()
+            raise
 
     @at_border
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -98,6 +104,7 @@ class ServiceOptimizer(JobView):
         hold a mix of old and new values; after NonfiniteGradient they are unchanged, and step()
         may be called again.
         """
+        refuse_made_up_step()
         self._membership.refuse_step(self.param_groups)
         loss = None
         if closure is not None:
@@ -169,7 +176,8 @@ class ServiceOptimizer(JobView):
     def state_dict(self) -> dict[str, Any]:
         """A small handle: {"state": {}, "param_groups", "ballast": {job, job_id, round, ...}}.
 
-        Local and cheap; it holds no tensors of the service. See export_state() for those. Raises
+        Local and cheap; it holds no tensors of the service. See export_state() for those; to DCP's
+        get_optimizer_state_dict() it gives them, because that keeps nothing but the state. Raises
         BadArgument between the micro-batches of a round, whose sum it would lose.
         """
         if self.micro_steps:
@@ -178,6 +186,7 @@ class ServiceOptimizer(JobView):
                 "only; call it after the step() that ends the round, or discard_accumulated() first"
             )
         packed = super().state_dict()
+        packed["state"] = self.export_state()["state"] if asked_by_dcp() else {}
         packed["ballast"] = handle.make(
             job=self.job,
             job_id=self.job_id,
@@ -301,9 +310,10 @@ class ServiceOptimizer(JobView):
         checkpoint of DeepSpeed, or safetensors weights (one file, or a directory, with or without
         an index), with which all else begins anew. In files parameters are found by name, frozen
         ones, too. Dicts have, per parameter, a step, the kind's arrays and optionally master,
-        without which its present value counts, and are found by "names" where the source has them,
-        else by position, as in torch. Those without state there start anew, with arrays as a new
-        job has them (0, Adagrad's sum at initial_accumulator_value); frozen ones are left alone.
+        without which its present value counts, and are found by name where the source has names
+        ("names", torch's "param_names", or names as keys), else by position, as in torch. Those
+        without state there start anew, with arrays as a new job has them (0, Adagrad's sum at
+        initial_accumulator_value); frozen ones are left alone.
         The hyper-parameters of its groups become those of param_groups; with lr_schedule the
         service decides lr and betas, and a torch scheduler's initial_lr is not taken over.
         schedule_index: lr_schedule's position from then on, DeepSpeed's last_batch_iteration; None:
