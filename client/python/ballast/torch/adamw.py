@@ -97,9 +97,11 @@ class AdamW(ServiceOptimizer):
         (docs/optimizers.md). no_sync() decides micro-batch by micro-batch.
 
     The first step(), or attach(), attaches and uploads the weights; from then on the service owns
-    them, and in-place edits of parameters raise WeightsEdited at the next step() unless
-    upload_weights() has sent them. Edits through p.data leave no trace that torch shows: they are
-    lost at the next step() without a word, so send these with upload_weights(), too.
+    them. A script that changes them calls upload_weights(). Other changes are noticed, if the bits
+    differ then: with one trainer, fp32 and resume="never" they are uploaded, else the next step()
+    raises WeightsEdited. Changes through p.data, numpy or C++ leave no trace that torch shows; they
+    are looked for in the first 10 rounds and in every hundredth
+    (docs/optimizers.md#weights-that-a-script-changes).
     load_export() brings moments and step counts in, export_state() takes them out again: per
     parameter step, exp_avg, exp_avg_sq and master, 12 bytes (with amsgrad max_exp_avg_sq, 16).
     load_export() takes a round per array, two where parameters have 16 bits, and also the

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import torch
 
-from ballast.errors import BadArgument, Unsupported, WeightsEdited
+from ballast.errors import BadArgument, Unsupported
 from ballast.torch.manifest import Entry
 
 # Stands in for tensors without elements: torch's address for them is 0, which means "no gradient".
@@ -119,25 +119,6 @@ def copied_gradient(entry: Entry, values: torch.Tensor) -> tuple[int, torch.Tens
     entry.grad_copy.copy_(values.detach())
     entry.copied_up += entry.grad_copy.nbytes
     return entry.grad_copy.data_ptr(), entry.grad_copy
-
-
-def refuse_edits(entries: list[Entry], job: str) -> None:
-    """WeightsEdited, naming the parameter, when one changed since the service last wrote it.
-
-    Seen are in-place operations (Tensor._version) and replaced memory (`p.data = ...`); writes
-    through `p.data.add_()` or numpy views are invisible to torch and hence to this check.
-    """
-    for entry in entries:
-        p = entry.param
-        if p._version == entry.version and p.data_ptr() == entry.address:
-            continue
-        how = "in place" if p.data_ptr() == entry.address else "by giving it other memory"
-        raise WeightsEdited(
-            f"parameter {entry.name!r} was changed {how} after the first step(), but its true "
-            "value lives in the service. Call opt.fetch_weights() to drop the change, or "
-            "opt.upload_weights() on all trainers to make it the service's",
-            job=job,
-        )
 
 
 def received(entries: list[Entry]) -> None:

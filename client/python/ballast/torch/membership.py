@@ -19,6 +19,7 @@ from ballast.errors import BadArgument, BadSpec, Closed, SpecMismatch
 from ballast.pauses import say
 from ballast.session import Session, TensorSpec
 from ballast.torch import buffers, collective, gpu, nccl, reduced
+from ballast.torch.edits import EditWatch, explained
 from ballast.torch.kind import Kind
 from ballast.torch.manifest import Entry, Manifest
 from ballast.torch.naming import Naming
@@ -49,6 +50,7 @@ class Membership:
         self.loading: user_state.Loading | None = None
         self.place: user_state.Place | None = None
         self.place_now: Callable[[], user_state.Place] | None = None
+        self.edits = EditWatch()
         self._naming = naming
         self._kind = kind
         self._closed = False
@@ -167,7 +169,7 @@ class Membership:
         """Brings newcomers() into the job: attaches with the first, extends the job by later ones.
 
         param_groups: torch's, whose options a new job gets. edited: changes that were made to the
-        other parameters are about to be uploaded; else WeightsEdited refuses them. Afterwards the
+        other parameters are about to be uploaded; else settle_edits() looks at them. Afterwards the
         parameters hold the job's weights.
         """
         weights = [buffers.weight_address(e) for e in entries]
@@ -178,15 +180,22 @@ class Membership:
         collective.check_devices(self.config, _named(entries))
         if self.session is None:
             self.options = self._kind.options(param_groups)
-            received = self._take_seat(specs, weights, entries) or received
+            with explained():
+                received = self._take_seat(specs, weights, entries) or received
         else:
             gpu.refuse_joining(_named(entries), self._gpu)
             if not edited:
-                buffers.refuse_edits(self.entries, self.config.job)
+                self.settle_edits()
             self.session.extend(specs, weights, _torch_groups(entries), keep=entries)
         self.manifest.add(entries)
         if received:
             buffers.received(entries)
+        self.edits.join(entries)
+
+    def settle_edits(self) -> bool:
+        """Before a round: whether present weights are to be uploaded first; see EditWatch."""
+        arrays = len(self._kind.arrays(self.options))
+        return self.edits.settle(self.entries, self.session, arrays, self.config)
 
     def _take_seat(self, specs: list[TensorSpec], weights: list[int], entries: list[Entry]) -> bool:
         quirk = self._kind.quirk if self.config.profile == "deepspeed" else ""

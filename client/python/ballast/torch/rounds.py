@@ -14,6 +14,7 @@ from ballast import user_state
 from ballast.errors import BadArgument, BallastError, LossScaleMismatch, NonfiniteGradient, warn
 from ballast.torch import buffers, load, reduced
 from ballast.torch.accumulation import Accumulation, dropped_text
+from ballast.torch.edits import explained
 from ballast.torch.kind import Kind
 from ballast.torch.local_clip import LocalClipWatch
 from ballast.torch.manifest import Entry
@@ -51,7 +52,8 @@ class Rounds:
         """
         membership = self._membership
         entries = membership.entries
-        buffers.refuse_edits(entries, membership.config.job)
+        if membership.settle_edits():
+            self.upload()
         self._accumulation.expect(self.scale.declared)
         state = self._user_state()
         groups = membership.manifest.service_groups
@@ -108,6 +110,7 @@ class Rounds:
             if applied:
                 stepped = [e for e, (address, _) in zip(entries, lent) if address]
                 buffers.received(stepped + _changed(before))
+            self._membership.edits.begin(entries)
         return True
 
     def _push(
@@ -145,9 +148,10 @@ class Rounds:
         state = self._user_state()
         weights = [buffers.edited_weight_address(e) for e in entries]
         try:
-            self._membership.session.upload(weights, state, keep=entries)
+            with explained():
+                self._membership.session.upload(weights, state, keep=entries)
         finally:
-            buffers.received(entries)
+            self._received(entries)
 
     def load(self, state: load.State, fingerprint: bytes) -> None:
         """Makes `state` the service's: one round per plane; the last brings the step counts, and
@@ -180,7 +184,7 @@ class Rounds:
                 )
             self._hyper = []  # The state has buffers of its own, whatever the steps before did.
         finally:
-            buffers.received(entries)
+            self._received(entries)
 
     def fetch_weights(self) -> None:
         """Receives all weights again, dropping edits made to the parameters."""
@@ -188,7 +192,11 @@ class Rounds:
         entries = self._membership.entries
         addresses = [buffers.weight_address(e) for e in entries]
         session.fetch_weights(addresses, keep=entries)
+        self._received(entries)
+
+    def _received(self, entries: list[Entry]) -> None:
         buffers.received(entries)
+        self._membership.edits.begin(entries)
 
     def _user_state(self) -> bytes:
         # What the round commits. A load that was cut off before it is over then.
