@@ -83,26 +83,116 @@ def test_another_one_is(fake):
         opt.close()
 
 
-def test_an_interrupt_in_a_round_waits_until_the_memory_is_back(fake):
-    opt = stepped()
-    connection = fake.last
-    waits = []
+def interrupted(fake, opt, times):
+    """step() with Ctrl-C in its first waits; whether the client was aborted, by wait."""
+    connection, waits = fake.last, []
 
     def on_wait():
         waits.append(connection.aborted)
-        if len(waits) == 1:
+        if len(waits) <= times:
             raise KeyboardInterrupt
-        if len(waits) == 3:
+        if connection.aborted and len(waits) == times + 2:
             connection.wait_error = ballast.BallastError("cancelled", code="CANCELLED")
 
-    connection.polls = 10
+    connection.polls = 2
     connection.on_wait = on_wait
     with pytest.raises(KeyboardInterrupt):
         opt.step()
-    assert waits == [False, True, True]
     connection.on_wait = None
-    with pytest.raises(ballast.Closed, match="interrupted"):
+    return waits
+
+
+def test_an_interrupted_round_that_ends_soon_is_whole(fake, capsys):
+    opt = stepped()
+    assert interrupted(fake, opt, 1) == [False] * 4
+    assert "round 2 has 5 s to end" in capsys.readouterr().err
+    assert opt.round == 2 and opt.last_report["round"] == 2
+    assert opt.export_state()["state"][0]["step"] == 2
+    opt.step()
+    assert opt.round == 3 and len(fake.attached) == 1
+
+
+def test_what_an_interrupted_round_ends_with_does_not_hide_the_interrupt(fake):
+    opt = stepped()
+    connection = fake.last
+
+    def on_wait():
+        connection.on_wait = None
+        connection.wait_error = ballast.NonfiniteGradient("the round was halted")
+        raise KeyboardInterrupt
+
+    connection.on_wait = on_wait
+    with pytest.raises(KeyboardInterrupt):
         opt.step()
+    assert opt.skipped_steps == 1
+    connection.wait_error = None
+    opt.step()
+
+
+AWAY = [("trainer_lost", 0, "", 2, 0.0, "gone", (1,))]
+
+
+@pytest.mark.parametrize(("news", "times"), [([], 2), (AWAY, 1)], ids=["again", "away"])
+def test_a_round_that_is_broken_off_gives_the_memory_back_and_the_state_can_be_had(
+    fake, news, times
+):
+    """By a second interrupt, or because another trainer is away."""
+    opt = stepped()
+    fake.queue.news = news
+    assert interrupted(fake, opt, times) == [False] * times + [True, True]
+    with pytest.raises(ballast.Closed, match=r"interrupted during a round; opt.attach\(\) takes"):
+        opt.step()
+    fake.resumes = (1, 0.25, b"")
+    (p,) = opt.param_groups[0]["params"]
+    assert opt.export_state()["state"][0]["master"].tolist() == [0.25] * 3
+    assert fake.last.options["resume"] == "must" and p.tolist() == [0.25] * 3
+    opt.snapshot("now")
+    opt.fetch_weights()
+    for call in (opt.step, opt.upload_weights):  # The gradient is of other weights.
+        with pytest.raises(ballast.Closed, match=r"call opt.attach\(\), and form new gradients"):
+            call()
+    assert opt.attach() is True
+    opt.step()
+    assert (len(fake.attached), opt.round) == (2, 2)
+
+
+def test_micro_batches_of_a_round_that_is_broken_off_are_dropped(fake):
+    p = nn.Parameter(torch.zeros(3))
+    opt = bt.AdamW([("w", p)], accumulation_steps=2)
+    for _ in range(2):
+        p.grad = torch.ones(3)
+        if opt.micro_steps:
+            opt.attach()
+            interrupted(fake, opt, 2)
+        else:
+            opt.step()
+    fake.resumes = (0, 0.25, b"")
+    opt.attach()
+    assert opt.micro_steps == 0
+
+
+def test_without_durability_an_interrupt_that_breaks_a_round_off_ends_the_job(fake):
+    p = nn.Parameter(torch.zeros(3))
+    p.grad = torch.ones(3)
+    opt = bt.AdamW([("w", p)], durability="none")
+    opt.step()
+    interrupted(fake, opt, 2)
+    for call in (opt.step, opt.attach, opt.export_state):
+        with pytest.raises(ballast.Closed, match='durability="none" ends a job'):
+            call()
+
+
+def test_a_round_of_sums_ends_when_a_rank_is_away_for_too_long(fake):
+    opt = stepped()
+    opt._membership.session.need_these_processes(60.0)
+    fake.last.polls = 1
+    fake.queue.news = AWAY
+    opt.step()  # It may come back yet.
+    opt._membership.session.need_these_processes(0.0)
+    fake.last.polls = 3
+    with pytest.raises(ballast.TrainerLost, match="the push of round 3.*nothing is lost"):
+        opt.step()
+    assert fake.last.aborted
 
 
 def test_a_signal_handler_runs_while_a_round_waits(fake):

@@ -9,6 +9,9 @@ from torch import nn
 
 import ballast
 import ballast.torch as bt
+from ballast import control
+from ballast.torch import job_calls
+from fake_core import FakeOperation
 
 
 def model(seed=0):
@@ -188,3 +191,42 @@ def test_export_without_names_warns_that_order_matters(fake, recwarn):
     recwarn.clear()
     named.export_state()
     assert not recwarn.list
+
+
+class Home:
+    """Answers of the servers to snapshot(), one after the other, and the snapshots that it has."""
+
+    def __init__(self, fake, monkeypatch, answers, there=()):
+        self.answers, self.there = list(answers), there
+        monkeypatch.setattr(fake.last, "start_snapshot", self.start_snapshot)
+        monkeypatch.setattr(control, "of", lambda config: self)
+
+    def start_snapshot(self, name, keep):
+        return FakeOperation(error=self.answers.pop(0)) if self.answers else FakeOperation(4)
+
+    def snapshots(self, job):
+        assert job == "job"
+        return [{"name": name, "round": round} for name, round in self.there]
+
+
+BUSY = ballast.BallastError("another snapshot is being taken; wait for it", reason="JOB_BUSY")
+TAKEN = ballast.NameInUse('has a snapshot "all" already')
+
+
+def test_the_snapshot_that_another_rank_has_taken_of_this_round_is_this_ranks_too(
+    fake, monkeypatch
+):
+    module = model()
+    opt = bt.AdamW(module.named_parameters())
+    run(module, opt, 3)
+    Home(fake, monkeypatch, [BUSY, TAKEN], [("all", 4), ("other", 3)])
+    assert opt.snapshot("all") == 3
+    Home(fake, monkeypatch, [BUSY])
+    assert opt.snapshot("all") == 3
+    Home(fake, monkeypatch, [TAKEN], [("all", 3)])
+    with pytest.raises(ballast.NameInUse):
+        opt.snapshot("all")
+    monkeypatch.setattr(job_calls, "_BUSY_WAIT_S", 0.0)
+    Home(fake, monkeypatch, [BUSY])
+    with pytest.raises(ballast.BallastError, match="wait for it"):
+        opt.snapshot("all")

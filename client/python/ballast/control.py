@@ -1,7 +1,8 @@
 """What an operator asks of the servers, from a script: forks, and lists of snapshots and jobs.
 
-Comes from: ballast.rejoin, ballast.deepspeed, ballast.hf. Goes to: the extension module
-(client/cpp/ballast/admin.h), which asks the servers. Needs no torch. Thread safety: any thread.
+Comes from: ballast.torch.job_calls, ballast.rejoin, ballast.deepspeed, ballast.hf. Goes to: the
+extension module (client/cpp/ballast/admin.h), which asks the servers. Needs no torch. Thread
+safety: any thread.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ballast import backend
+from ballast.config import JobConfig
 from ballast.security import Security
 
 # Waits are cut into slices so that Python runs its signal handlers (Ctrl-C) in between.
@@ -82,3 +84,9 @@ class Control:
             operation.stop()  # after an interrupt; one that has failed has ended
             raise
         return operation.result()
+
+
+def of(config: JobConfig) -> Control:
+    """Calls to the servers of a trainer's job."""
+    patience_s = config.reconnect_timeout * config.time_scale
+    return Control(config.endpoints, patience_s, config.time_scale, config.security)

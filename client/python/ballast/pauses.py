@@ -83,6 +83,7 @@ class PauseReporter:
         self._attach_timeout_s = attach_timeout_s
         # By trainer that is away: since when, by time.monotonic().
         self._away: dict[int, float] = {}
+        self._servers_away: set[int] = set()
         # By server that is away, and None for trainers: of which length of it we have told.
         self._told: dict[int | None, float] = {}
         # Servers and trainers whose connection has ended at its age, and is made again.
@@ -105,7 +106,19 @@ class PauseReporter:
                 return slot, now - since
         return None
 
+    @property
+    def someone_is_away(self) -> bool:
+        """Whether a server or a trainer is away, as far as is known."""
+        return bool(self._away or self._servers_away)
+
+    def say(self, text: str) -> None:
+        """A line of this trainer on stderr."""
+        say(self._rank, text)
+
     def _note(self, pause: Pause) -> None:
+        if pause.of_server and pause.server >= 0:
+            change = self._servers_away.discard if pause.over else self._servers_away.add
+            change(pause.server)
         if pause.kind == "trainer_lost":
             since = time.monotonic() - pause.away_s
             self._away.update((slot, since) for slot in pause.slots)

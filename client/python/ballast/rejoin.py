@@ -43,9 +43,7 @@ class Fork:
 
 def control_of(optimizer: ServiceOptimizer) -> control.Control:
     """Commands to the servers of the optimizer's job."""
-    config = optimizer._membership.config
-    patience_s = config.reconnect_timeout * config.time_scale
-    return control.Control(config.endpoints, patience_s, config.time_scale, config.security)
+    return control.of(optimizer._membership.config)
 
 
 def fork(optimizer: ServiceOptimizer, tag: str, job: str, snapshot: str, round: int) -> Fork:
@@ -85,11 +83,12 @@ def join(optimizer: ServiceOptimizer, job: str) -> None:
     Afterwards the parameters hold its weights. Waits for the other trainers. Raises as attach().
     """
     left = optimizer.job
-    before = optimizer._membership
-    if before.session is not None:
-        before.leave()
-    optimizer._prepare(dataclasses.replace(before.config, job=job, resume="must"))
-    optimizer.attach()
+    with optimizer._turn:
+        before = optimizer._membership
+        if before.session is not None:
+            before.leave()
+        optimizer._prepare(dataclasses.replace(before.config, job=job, resume="must"))
+        optimizer.attach()
     if optimizer.rank == 0 and left != job:
         _remove_left(optimizer, left)
 

@@ -14,50 +14,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ballast import attach_settings, backend, collective_option, lifetime
+from ballast import attach_settings, backend, interrupts, lifetime
 from ballast.config import JobConfig
 from ballast.errors import BallastError, Closed
+from ballast.interrupts import SLICE_S
 from ballast.pauses import PauseReporter, say
 
-# Waits are cut into slices so that Python runs its signal handlers (Ctrl-C) in between.
-SLICE_S = 0.1
-# After an interrupt, how long to wait until the client has given the lent memory back.
-DRAIN_S = 5.0
 LEAVE_S = 10.0
-
-# Calls that did not end after an interrupt, with the memory they may still touch: never freed.
-_abandoned: list[Any] = []
-
-
-def _drain(wait: Callable[[float], Any], held: Any) -> bool:
-    """Waits until a call that was told to end has ended; True: well. Else keeps `held` for ever."""
-    waited = 0.0
-    while waited < DRAIN_S:
-        try:
-            if wait(SLICE_S):
-                return True
-        except BallastError:
-            return False
-        waited += SLICE_S
-    _abandoned.append(held)
-    return False
-
-
-def _await_attach(operation: Any, pauses: PauseReporter, keep: Any) -> None:
-    """Waits for an attach and tells of pauses meanwhile; after an interrupt gives the seat back."""
-    try:
-        while not operation.wait(SLICE_S):
-            pauses.tell()
-    except BallastError:
-        raise
-    except BaseException:
-        # The seat must be free again: for another try here, and for what the others hear.
-        operation.stop()
-        if _drain(operation.wait, (operation, keep)):
-            operation.result().abort()
-        raise
-    finally:
-        pauses.tell()
 
 
 class TensorSpec(NamedTuple):
@@ -70,7 +33,7 @@ class TensorSpec(NamedTuple):
     aliases: tuple[str, ...]
 
 
-class Session:
+class Session(interrupts.Interruptible):
     """An attached trainer. Create with `Session.attach`."""
 
     def __init__(
@@ -81,7 +44,6 @@ class Session:
         self._pauses = pauses
         self._pid = os.getpid()
         self._end = ""  # why no further call is possible; empty: open
-        self._others_away_max_s: float | None = None
         self._told = ""  # reason of the last error that was raised: not to be said again at the end
         self.config = config
 
@@ -128,7 +90,7 @@ class Session:
             weights=weights,
             gpu=None if gpu is None else gpu.handle,
         )
-        _await_attach(operation, pauses, keep)
+        interrupts.await_attach(operation, pauses, keep)
         session = cls(operation.result(), config, pauses, gpu)
         lifetime.track(session)
         if session.resumed:
@@ -153,10 +115,6 @@ class Session:
     @property
     def epoch(self) -> int:
         return int(self._client.epoch)
-
-    def need_these_processes(self, away_max_s: float) -> None:
-        """From now on a round ends when another trainer is away for this many seconds."""
-        self._others_away_max_s = away_max_s
 
     def dealt(self) -> list[tuple[int, int, list[tuple[int, int, int]]]]:
         """Per extent (group, rank, [(tensor, first element, elements)]); see Client::dealt."""
@@ -279,37 +237,6 @@ class Session:
         if self._gpu is not None:
             self._gpu.note_stream()
 
-    def _round(self, begin: Callable[[], None], keep: Any) -> dict[str, Any]:
-        self._begin()
-        report = None
-        try:
-            begin()
-            while report is None:
-                report = self._client.wait(SLICE_S)
-                self._pauses.tell()
-                if report is None:
-                    self._give_up_on_the_lost(keep)
-        except BallastError as error:
-            self._told = error.reason
-            raise
-        except BaseException:
-            self._interrupt(self._client.wait, keep)
-            raise
-        finally:
-            self._pauses.tell()
-        return dict(report)
-
-    def _give_up_on_the_lost(self, keep: Any) -> None:
-        limit = self._others_away_max_s
-        lost = None if limit is None else self._pauses.lost_for(limit)
-        if lost is None:
-            return
-        epoch, round = self.epoch, self.round + 1
-        self._interrupt(self._client.wait, keep)
-        outcome = f"The servers wait for the sums of round {round}; nothing is lost"
-        where = f"the push of round {round}"
-        raise collective_option.lost([lost[0]], epoch, lost[1], where, outcome)
-
     def extend(
         self, tensors: list[TensorSpec], weights: list[int], schedule_groups: list[int], keep: Any
     ) -> None:
@@ -378,22 +305,3 @@ class Session:
             return
         self._end = why
         self._client.abort()
-
-    def _run(self, operation: Any, keep: Any) -> Any:
-        try:
-            while not operation.wait(SLICE_S):
-                self._pauses.tell()
-        except BallastError as error:
-            self._told = error.reason
-            raise
-        except BaseException:
-            self._interrupt(operation.wait, keep)
-            raise
-        finally:
-            self._pauses.tell()
-        return operation.result()
-
-    def _interrupt(self, wait: Any, keep: Any) -> None:
-        # Lent memory must not be freed or changed before the client has let go of it.
-        self.abandon("the optimizer was interrupted during a round")
-        _drain(wait, (self._client, keep))

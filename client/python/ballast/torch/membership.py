@@ -16,6 +16,7 @@ import torch
 from ballast import collective_option, lifetime, user_state
 from ballast.config import JobConfig
 from ballast.errors import BadArgument, BadSpec, Closed, SpecMismatch
+from ballast.interrupts import INTERRUPTED
 from ballast.pauses import say
 from ballast.session import Session, TensorSpec
 from ballast.torch import buffers, collective, gpu, nccl, reduced
@@ -56,6 +57,7 @@ class Membership:
         self._closed = False
         self._gpu: gpu.Gpu | None = None
         self._may_average = False
+        self._gradients_are_old = False  # since the return after an interrupt
 
     @property
     def entries(self) -> list[Entry]:
@@ -85,8 +87,14 @@ class Membership:
         return counts
 
     def attached(self, what: str) -> Session:
-        """The session. Closed after its end; BadArgument, naming the call `what`, before attach."""
-        self.check_open()
+        """The session, which begins anew where an interrupt has ended it.
+
+        Raises Closed after its end, BadArgument, naming the call `what`, before attach, and what an
+        attach raises.
+        """
+        if self._broken_off():
+            self._return()
+        self._check_session()
         if self.session is None:
             raise BadArgument(
                 f"{what}() needs a running job: the optimizer attaches at its first step()",
@@ -95,11 +103,45 @@ class Membership:
         return self.session
 
     def check_open(self) -> None:
-        """Raises Closed when no further call is possible, with the reason."""
+        """Raises Closed when no further call, or no further round, is possible, with the reason."""
+        self._check_session()
+        if self._gradients_are_old:
+            raise Closed(
+                f"{INTERRUPTED}. The weights of the finished rounds are in the model since then: "
+                "call opt.attach(), and form new gradients with them",
+                job=self.config.job,
+                slot=self.config.rank,
+            )
+
+    def attach_again(self) -> bool:
+        """After an interrupt: takes the seat in the job again, and allows further rounds.
+
+        True if there was one; the parameters then hold the weights of the finished rounds. Raises
+        as an attach.
+        """
+        if self._broken_off():
+            self._return()
+        again, self._gradients_are_old = self._gradients_are_old, False
+        return again
+
+    def _check_session(self) -> None:
         if self.session is not None:
             self.session.check_open()
         elif self._closed:
             raise Closed("the optimizer was closed", job=self.config.job, slot=self.config.rank)
+
+    def _broken_off(self) -> bool:
+        return self.session is not None and self.session.interrupted and not self._closed
+
+    def _return(self) -> None:
+        # The interrupted round may have ended or not; the servers know. As a process that is
+        # started again does, this one takes over what they have.
+        entries = self.entries
+        weights = [buffers.weight_address(e) for e in entries]
+        self._take_seat([e.spec() for e in entries], weights, entries, resume="must")
+        self._gradients_are_old = True
+        buffers.received(entries)
+        self.edits.begin(entries)
 
     def leave(self) -> None:
         """Says that this trainer takes no further round. Idempotent."""
@@ -197,17 +239,20 @@ class Membership:
         arrays = len(self._kind.arrays(self.options))
         return self.edits.settle(self.entries, self.session, arrays, self.config)
 
-    def _take_seat(self, specs: list[TensorSpec], weights: list[int], entries: list[Entry]) -> bool:
-        quirk = self._kind.quirk if self.config.profile == "deepspeed" else ""
-        options = {**self.options, quirk: 1.0} if quirk else self.options
-        optimizer = (self._kind.service or self._kind.name, options)
+    def _take_seat(
+        self,
+        specs: list[TensorSpec],
+        weights: list[int],
+        entries: list[Entry],
+        resume: str | None = None,
+    ) -> bool:
         self._gpu = gpu.of(_named(entries), self.config.pinned_bytes)
         self._settle_gradients(entries)
 
         def attach(config: JobConfig) -> Session:
             return Session.attach(
-                config,
-                optimizer,
+                config if resume is None else dataclasses.replace(config, resume=resume),
+                self._optimizer(),
                 specs,
                 weights,
                 keep=entries,
@@ -234,6 +279,11 @@ class Membership:
         if self.session.resumed:
             self._read_user_state(self.session.user_state)
         return self.session.resumed
+
+    def _optimizer(self) -> tuple[str, dict[str, float]]:
+        quirk = self._kind.quirk if self.config.profile == "deepspeed" else ""
+        options = {**self.options, quirk: 1.0} if quirk else self.options
+        return self._kind.service or self._kind.name, options
 
     def _join_collective(self, session: Session) -> Shares:
         ours = self.config.collective == collective_option.NCCL

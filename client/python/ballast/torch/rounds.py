@@ -65,14 +65,15 @@ class Rounds:
         self._look_for_ddp(entries)
         self._look_for_local_clips(lent)
         shares = membership.shares
-        if shares is None:
-            self._run(param_groups, hyper, lent, state)
-            return
-        # Again when trainers were replaced, and the sums hold gradients of those that are gone.
-        while not self._run(
-            param_groups, hyper, shares.reduce(entries, lent, self.scale.declared), state
-        ):
-            pass
+        with membership.session.interrupts_last():
+            if shares is None:
+                self._run(param_groups, hyper, lent, state)
+                return
+            # Again when trainers were replaced, and the sums hold gradients of those that are gone.
+            while not self._run(
+                param_groups, hyper, shares.reduce(entries, lent, self.scale.declared), state
+            ):
+                pass
 
     def _run(
         self,
@@ -147,11 +148,13 @@ class Rounds:
         entries = self._membership.entries
         state = self._user_state()
         weights = [buffers.edited_weight_address(e) for e in entries]
-        try:
-            with explained():
-                self._membership.session.upload(weights, state, keep=entries)
-        finally:
-            self._received(entries)
+        session = self._membership.session
+        with session.interrupts_last():
+            try:
+                with explained():
+                    session.upload(weights, state, keep=entries)
+            finally:
+                self._received(entries)
 
     def load(self, state: load.State, fingerprint: bytes) -> None:
         """Makes `state` the service's: one round per plane; the last brings the step counts, and
@@ -160,7 +163,7 @@ class Rounds:
         fingerprint: of the state. A process in the seat of one that was cut off continues behind
         the planes of that one, as the other trainers do.
         """
-        entries = self._membership.entries
+        entries, session = self._membership.entries, self._membership.session
         before = self._membership.loading
         user = self._user_state()
         done = before.planes if before is not None and before.fingerprint == fingerprint else 0
@@ -171,17 +174,18 @@ class Rounds:
                 if i < done:
                     continue
                 so_far = user_state.Loading(fingerprint, i + 1)
-                self._membership.session.upload_state(
-                    array,
-                    low,
-                    [buffers.plane_address(b) for b in bits],
-                    weights,
-                    steps if last else [],
-                    max(steps) if last else 0,
-                    state.schedule_index if last else None,
-                    user if last else user_state.encode_loading(user, so_far),
-                    keep=(entries, state, bits),
-                )
+                with session.interrupts_last():
+                    session.upload_state(
+                        array,
+                        low,
+                        [buffers.plane_address(b) for b in bits],
+                        weights,
+                        steps if last else [],
+                        max(steps) if last else 0,
+                        state.schedule_index if last else None,
+                        user if last else user_state.encode_loading(user, so_far),
+                        keep=(entries, state, bits),
+                    )
             self._hyper = []  # The state has buffers of its own, whatever the steps before did.
         finally:
             self._received(entries)

@@ -1,10 +1,12 @@
 """What every torch optimizer whose state lives in Ballast servers shares.
 
 Comes from: ballast.torch.adamw. Goes to: ballast.torch.membership and rounds; what it says of them
-is in ballast.torch.job_view. The class is a torch.optim.Optimizer: schedulers, hooks, closures,
-gradient accumulation and add_param_group work as they do in torch. It knows no kind of optimizer by
-name; ballast.torch.kind.Kind says what differs.
-Thread safety: used by one thread at a time; several optimizers may be used by several threads.
+is in ballast.torch.job_view, and what it asks between rounds in job_calls. The class is a
+torch.optim.Optimizer: schedulers, hooks, closures, gradient accumulation and add_param_group work
+as they do in torch. It knows no kind of optimizer by name; ballast.torch.kind.Kind says what
+differs.
+Thread safety: one thread trains. What others call meanwhile, as state_dict(), export_state() or
+snapshot(), waits for its turn, and step() for its end.
 """
 
 from __future__ import annotations
@@ -19,28 +21,24 @@ import torch
 from ballast import config
 from ballast.errors import BadArgument, Unsupported, at_border
 from ballast.job_options import JobOptions, refuse_unknown
-from ballast.torch import export, files, handle, load
+from ballast.torch import files, handle, load
 from ballast.torch.accumulation import Accumulation
-from ballast.torch.job_view import JobView
-from ballast.torch.kind import Kind
+from ballast.torch.job_calls import JobCalls
 from ballast.torch.manifest import warn_of_order
 from ballast.torch.membership import Membership
 from ballast.torch.naming import Naming, check_params
 from ballast.torch.rounds import Rounds
 from ballast.torch.scaling import scaled
 from ballast.torch.service_state import asked_by_dcp, refuse_made_up_step
+from ballast.torch.turns import Turn, in_turn
 
-KEEP_MAX = 2**32 - 1  # of snapshot(), as SnapshotRequest has it
 
-
-class ServiceOptimizer(JobView):
+class ServiceOptimizer(JobCalls):
     """Base of the optimizers of ballast.torch.
 
     A subclass sets `_kind` and passes its arguments on. Its constructor takes what torch's does,
     `model`, and the keywords of JobOptions.
     """
-
-    _kind: Kind
 
     def __init__(
         self,
@@ -56,6 +54,7 @@ class ServiceOptimizer(JobView):
         self._naming = Naming(model)  # super() adds the groups, which are named there.
         super().__init__(params, defaults)
         settings = config.resolve(**job_options)
+        self._turn = Turn()
         self._accumulation = Accumulation(settings.accumulation_steps)
         self._prepare(settings)
 
@@ -111,7 +110,7 @@ class ServiceOptimizer(JobView):
             with torch.enable_grad():
                 loss = closure()
         self._refuse_scaler()
-        with torch.no_grad():
+        with self._turn, torch.no_grad():
             if self._accumulation.ends_round():
                 self._join()
                 self._rounds.step(self.param_groups)
@@ -173,6 +172,7 @@ class ServiceOptimizer(JobView):
         self._accumulation.discard()
 
     @at_border
+    @in_turn
     def state_dict(self) -> dict[str, Any]:
         """A small handle: {"state": {}, "param_groups", "ballast": {job, job_id, round, ...}}.
 
@@ -197,6 +197,7 @@ class ServiceOptimizer(JobView):
         return packed
 
     @at_border
+    @in_turn
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restores the hyper-parameters of all groups, after checking the handle.
 
@@ -227,58 +228,26 @@ class ServiceOptimizer(JobView):
     # ---- the service
 
     @at_border
+    @in_turn
     def attach(self) -> bool:
         """Attaches now instead of at the first step(), and returns `resumed`. Idempotent.
 
         To be called when the model has its final dtype, and with resume= before the first forward
         pass: in a job that was there the parameters then hold its weights, `round` says how many
         rounds it has finished and `user_state` is what this rank left with the last of them. Waits
-        for the other trainers. Errors: subclasses of ballast.BallastError.
+        for the other trainers. After an interrupt (Ctrl-C) in step() it takes the seat in the job
+        again, likewise; micro-batches of the round that was broken off are dropped. Errors:
+        subclasses of ballast.BallastError.
         """
         with torch.no_grad():
+            if self._membership.attach_again():
+                self._accumulation.discard()
+                self._rounds.show_rates(self.param_groups)
             self._join()
         return self.resumed
 
     @at_border
-    def close(self) -> None:
-        """Says that this trainer takes no further round. Idempotent; also done at normal exit."""
-        self._membership.leave()
-
-    @at_border
-    def export_state(self) -> dict[str, Any]:
-        """The kind's fp32 arrays and step counts as new CPU tensors; see ballast.torch.export.
-
-        Between rounds; downloads 4 bytes per parameter and array. Raises BadArgument before the
-        first step().
-        """
-        session, manifest = self._membership.attached("export_state"), self._membership.manifest
-        keys = self._kind.arrays(self._membership.options)
-        return export.export(session, manifest, self.param_groups, self._kind, keys)
-
-    @at_border
-    def snapshot(self, name: str, keep: int = 0) -> int:
-        """Keeps the state after this step on the servers' disk, under a name.
-
-        One rank calls it, between steps: `if rank == 0: opt.snapshot("warm")`. Returns when all of
-        it survives, with the number of rounds it has; the other ranks continue until they need this
-        one. keep: so many snapshots of the job stay, the oldest are removed; 0: all. Needs a
-        durable job and, with several servers, their `storage.snapshot_dir`. Raises BadArgument for
-        a name that is none, NameInUse, OverBudget, Unsupported; then nothing is left of it.
-        """
-        if not isinstance(name, str):
-            raise BadArgument(f"snapshot(): name={name!r} must be a str")
-        whole = isinstance(keep, int) and not isinstance(keep, bool)
-        if not whole or not 0 <= keep <= KEEP_MAX:
-            raise BadArgument(f"snapshot(): keep={keep!r} must be an int in 0..{KEEP_MAX}")
-        return self._membership.attached("snapshot").snapshot(name, keep)
-
-    @at_border
-    def fetch_weights(self) -> None:
-        """Receives all weights from the service again, dropping edits made to the parameters."""
-        with torch.no_grad():
-            self._rounds.fetch_weights()
-
-    @at_border
+    @in_turn
     def upload_weights(self) -> None:
         """Makes the parameters' present values the service's; moments and step counts stay.
 
@@ -300,6 +269,7 @@ class ServiceOptimizer(JobView):
             self._rounds.upload()
 
     @at_border
+    @in_turn
     def load_export(
         self, source: dict[str, Any] | str | os.PathLike[str], schedule_index: int | None = None
     ) -> None:
