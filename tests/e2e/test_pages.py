@@ -151,7 +151,8 @@ CASES: dict[tuple[str, int], tuple[Before, dict[str, str], Before | None] | str]
     ("docs/nvme.md", 0): (lambda place: None, {}, None),
     ("docs/operations.md", 0): (with_scheduler, {"    ...\n": "    loss_of(model, 0).backward()\n"},
                                 stepped),
-    ("docs/optimizers.md", 0): (with_scheduler, {}, stepped),
+    ("docs/optimizers.md", 0): "grows a parameter: tests/python/test_growing.py",
+    ("docs/optimizers.md", 1): (with_scheduler, {}, stepped),
     ("docs/reference/ds-config.md", 0): "tests/python/ds_config/test_ds_auto.py calls it",
     ("docs/schedules.md", 0): (lambda place: None, {}, stepped),
 }  # fmt: skip

@@ -166,7 +166,7 @@ def test_a_group_that_loses_parameters_after_the_first_step_is_refused(fake, edi
     module = model()
     first, last = module[0], module[2]
     groups = [{"params": list(first.parameters())}, {"params": list(last.parameters())}]
-    opt = bt.AdamW(groups)
+    opt = bt.AdamW(groups, world_size=2, rank=0)
     run(module, opt, 1)
     kept = [group["params"] for group in opt.param_groups]
     popped = []
@@ -180,7 +180,7 @@ def test_a_group_that_loses_parameters_after_the_first_step_is_refused(fake, edi
     else:
         popped = [opt.param_groups.pop()]
     before = copy.deepcopy(module)
-    for call in (opt.step, opt.upload_weights):
+    for call in (opt.step, opt.attach, opt.upload_weights):
         with pytest.raises(ballast.BadArgument, match=r"not in opt\.param_groups\[[01]\] any more"):
             call()
     assert_equal(module, before)

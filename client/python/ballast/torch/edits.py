@@ -73,10 +73,10 @@ class EditWatch:
         must say what it wants: with several trainers, where the job may have been resumed or have
         16-bit parameters, and when earlier changes may have been lost.
         """
-        changed = [(e, how) for e in entries if (how := _traced(e))]
+        changed = [(e, how) for e in entries if not e.left and (how := _traced(e))]
         if changed:
             changed = _different(changed, entries, session, arrays)
-        known = [e for e in entries if e.checksum is not None and not _traced(e)]
+        known = [e for e in entries if e.checksum is not None and not e.left and not _traced(e)]
         now = _checksums([e.param for e in known])
         untraced = [e for e, value in zip(known, now) if e.checksum != value]
         lost = bool(untraced) and self._missed and not self._always

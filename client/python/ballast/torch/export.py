@@ -34,7 +34,8 @@ def export(
         key: [torch.empty(e.shape, dtype=torch.float32, device="cpu") for e in manifest.entries]
         for key in keys
     }
-    pointers = [[t.data_ptr() for t in arrays[key]] for key in keys]
+    left = [e.left for e in manifest.entries]
+    pointers = [[0 if out else t.data_ptr() for out, t in zip(left, arrays[key])] for key in keys]
     steps = session.fetch_state(pointers, keep=arrays)
     position = {}
     for group in param_groups:
@@ -42,6 +43,8 @@ def export(
             position[id(p)] = len(position)
     state, names = {}, {}
     for i, entry in enumerate(manifest.entries):
+        if entry.left:
+            continue
         index = position[id(entry.param)]
         names[index] = entry.name
         group = param_groups[entry.torch_group]

@@ -19,6 +19,7 @@ from ballast.session import TensorSpec
 from ballast.torch import gpu
 from ballast.torch.naming import Naming, refuse_shard
 
+_PAGE = "docs/optimizers.md#parameters-that-grow"
 _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
 
@@ -27,7 +28,9 @@ class Entry:
     """One tensor of the job, with its shape, dtype and device there.
 
     `address` and `version` are those of the parameter when it last held the service's value, and so
-    is `checksum` (ballast.torch.edits), where one was formed.
+    is `checksum` (ballast.torch.edits), where one was formed. left: the script has taken it out of
+    param_groups; the job has it still, without steps. job_name: its name in the job, where one that
+    has left had `name`.
     """
 
     param: torch.Tensor
@@ -42,6 +45,8 @@ class Entry:
     address: int = 0
     version: int = 0
     checksum: int | None = None
+    left: bool = False
+    job_name: str = ""
     weight_copy: torch.Tensor | None = None  # contiguous twin of a strided parameter
     grad_copy: torch.Tensor | None = None
     copied_up: int = 0  # bytes that went through grad_copy, and through weight_copy
@@ -49,7 +54,8 @@ class Entry:
 
     def spec(self) -> TensorSpec:
         dtype = _DTYPES[self.dtype]
-        return TensorSpec(self.name, tuple(self.shape), dtype, self.service_group, self.aliases)
+        name = self.job_name or self.name
+        return TensorSpec(name, tuple(self.shape), dtype, self.service_group, self.aliases)
 
     def agree(self) -> None:
         """Remembers the parameter's memory and version as those of the service's weights."""
@@ -81,7 +87,9 @@ class Manifest:
                 name, aliases, named = naming.of(group, g, i)
                 check_tensor(p, name)
                 of_torch = (p.shape, p.dtype, p.device)
-                found.append(Entry(p, name, aliases, named, g, next_group, *of_torch))
+                entry = Entry(p, name, aliases, named, g, next_group, *of_torch)
+                self._make_unique(entry)
+                found.append(entry)
             next_group += len(found) > before
         if found:
             _check_names(self.entries + found)
@@ -98,22 +106,36 @@ class Manifest:
             for p in group["params"]
         )
 
-    def refuse_removals(self, param_groups: list[dict[str, Any]], job: str) -> None:
-        """BadArgument, naming the parameter, when one of the job's is not in its group any more.
+    def see_removals(self, param_groups: list[dict[str, Any]], job: str, may_leave: bool) -> None:
+        """Marks parameters of the job that are in no group any more; warns of each once.
 
-        The service would keep stepping it, with the hyper-parameters of that group's place.
+        BadArgument, naming the parameter, unless may_leave; and for one that is in another group,
+        whose group is gone, or that comes back: the service knows its first group only.
         """
-        present = [set(map(id, group["params"])) for group in param_groups]
+        place = {id(p): g for g, group in enumerate(param_groups) for p in group["params"]}
+        leaving = []
         for entry in self.entries:
-            g = entry.torch_group
-            if g < len(present) and id(entry.param) in present[g]:
-                continue
-            raise BadArgument(
-                f"parameter {entry.name!r} is not in opt.param_groups[{g}] any more, but the job "
-                "has it and would keep stepping it. Put it back; to leave a parameter out of a "
-                "step, set its .grad to None on all trainers, and to train others, start a new job",
-                job=job,
-            )
+            g, now = entry.torch_group, place.get(id(entry.param))
+            if now is None and (entry.left or (may_leave and g < len(param_groups))):
+                leaving += [] if entry.left else [entry]
+            elif now != g or entry.left:
+                raise BadArgument(
+                    f"parameter {entry.name!r} is not in opt.param_groups[{g}] any more, or is "
+                    "there again, but the job has it and would keep stepping it. Put it back as it "
+                    "was; to leave a parameter out of a step, set its .grad to None on all "
+                    f"trainers, and to train others, start a new job ({_PAGE})",
+                    job=job,
+                )
+        for entry in leaving:
+            entry.left = True
+            warn(_left_text(entry))
+
+    def _make_unique(self, entry: Entry) -> None:
+        # One that has left keeps its name in the job.
+        gone = [name for e in self.entries if e.left for name in (e.name, *e.aliases)]
+        if entry.name in gone:
+            entry.job_name = f"{entry.name}#{1 + gone.count(entry.name)}"
+        entry.aliases = tuple(alias for alias in entry.aliases if alias not in gone)
 
     def of(self, parameter: Any) -> Entry | None:
         """The job's tensor that this parameter is; None when it is none."""
@@ -164,10 +186,18 @@ def warn_of_order(entries: list[Entry], says: str, optimizer: str) -> None:
         )
 
 
+def _left_text(entry: Entry) -> str:
+    return (
+        f"parameter {entry.name!r} is in no parameter group any more: it is not stepped from now "
+        "on. One in its place begins with a new state; the job keeps the old one, about "
+        f"{12 * entry.shape.numel()} bytes, until it ends ({_PAGE})"
+    )
+
+
 def _check_names(entries: list[Entry]) -> None:
     owner: dict[str, int] = {}
     for entry in entries:
-        for name in (entry.name, *entry.aliases):
+        for name in (entry.job_name or entry.name, *entry.aliases):
             _check_name(name)
             if owner.setdefault(name, id(entry)) != id(entry):
                 raise BadArgument(

@@ -65,6 +65,11 @@ class Membership:
         return self.manifest.entries
 
     @property
+    def stepped(self) -> list[Entry]:
+        """Those of them that the script has in its groups still."""
+        return [entry for entry in self.entries if not entry.left]
+
+    @property
     def alone(self) -> bool:
         """Whether no other trainer can be in the job."""
         # In a variable world others may join between any two rounds.
@@ -189,7 +194,7 @@ class Membership:
         """
         self.check_open()
         gpu.refuse_capture(param_groups, self.config.job)
-        self.manifest.refuse_removals(param_groups, self.config.job)
+        self._see_removals(param_groups)
         entries = self.manifest.pending(param_groups, self._naming)
         if self.session is None and not entries:
             raise BadSpec(
@@ -199,7 +204,13 @@ class Membership:
 
     def all_entries(self, param_groups: list[dict[str, Any]]) -> list[Entry]:
         """The tensors that are in the job, and those that join at the next call."""
+        self._see_removals(param_groups)
         return self.entries + self.manifest.pending(param_groups, self._naming)
+
+    def _see_removals(self, param_groups: list[dict[str, Any]]) -> None:
+        # Several trainers would have to do alike, and a script that resumes has other tensors.
+        may_leave = self.alone and self.config.resume == "never"
+        self.manifest.see_removals(param_groups, self.config.job, may_leave)
 
     def options_of(self, param_groups: list[dict[str, Any]]) -> dict[str, float]:
         """The job's options; before attach, those of a job with these groups."""

@@ -61,7 +61,7 @@ class Rounds:
         self._kind.refuse_changes(param_groups, membership.options)
         for g, before, now in zip(groups, self._hyper, hyper):
             self._kind.refuse_new_values(before, now, g)
-        lent = [self._accumulation.lend(e) for e in entries]
+        lent = [(0, None) if e.left else self._accumulation.lend(e) for e in entries]
         self._look_for_ddp(entries)
         self._look_for_local_clips(lent)
         shares = membership.shares
@@ -139,7 +139,7 @@ class Rounds:
             self.rates.show(param_groups, self._membership.manifest.service_groups, used)
 
     def _ended(self, param_groups: list[dict[str, Any]], applied: bool) -> None:
-        self._accumulation.clear(self._membership.entries)
+        self._accumulation.clear(self._membership.stepped)
         self.skipped += not applied
         self.show_rates(param_groups)
 

@@ -116,7 +116,7 @@ class ServiceOptimizer(JobCalls):
                 self._rounds.step(self.param_groups)
             else:
                 newcomers = self._membership.newcomers(self.param_groups)
-                entries = self._membership.entries + newcomers
+                entries = self._membership.stepped + newcomers
                 self._accumulation.add(entries, self._rounds.scale.declared)
         return loss
 
@@ -372,7 +372,8 @@ class ServiceOptimizer(JobCalls):
         groups = self.param_groups
         entries = self._membership.all_entries(groups)
         options = self._membership.options_of(groups)
-        into = load.Receiver(groups, entries, self._naming, self._kind, options)
+        present = [entry for entry in entries if not entry.left]
+        into = load.Receiver(groups, present, self._naming, self._kind, options)
         state = files.state_of_source(source, into)
         state.schedule_index = index
         fingerprint = state.fingerprint(entries)
