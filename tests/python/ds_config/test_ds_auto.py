@@ -246,11 +246,12 @@ def test_the_world_comes_from_the_call_or_from_the_arguments():
 def test_what_no_argument_fills_is_refused_with_the_argument_or_the_value():
     config = {MICRO: 1, "gradient_clipping": "auto", "steps_per_print": "auto"}
     (clip,) = check(config).of("gradient_clipping")
-    assert clip.text == '"auto" needs training arguments, whose max_grad_norm fills it'
-    assert clip.instead == "write: number, at least 0; the default is 1.0"
+    assert clip.text == '"auto": Trainer fills it from max_grad_norm'
+    assert clip.verdict is Verdict.AUTO
+    assert clip.instead == "outside of Trainer, write: number, at least 0; the default is 1.0"
     report = check(config, arguments=Arguments.of({}))
     (clip,) = report.of("gradient_clipping")
-    assert clip.text == '"auto" is filled from max_grad_norm, which the training arguments lack'
+    assert clip.text == '"auto": the training arguments lack max_grad_norm, which fills it'
     assert report.of("steps_per_print")[0].text == '"auto" is filled by no framework'
 
 

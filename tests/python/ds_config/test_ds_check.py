@@ -101,7 +101,7 @@ def test_batch_sizes_that_do_not_fit_are_refused_with_a_size(config, world):
     assert refusal.instead.startswith("write train_")
 
 
-def test_auto_is_refused_where_its_value_matters_and_a_default_elsewhere():
+def test_auto_is_left_to_trainer_where_its_value_matters_and_a_default_elsewhere():
     config = {
         MICRO: "auto",
         "gradient_clipping": "auto",
@@ -111,13 +111,16 @@ def test_auto_is_refused_where_its_value_matters_and_a_default_elsewhere():
         "steps_per_print": "auto",
     }
     report = check(config)
-    assert {f.path for f in report.refused if f.code == "auto"} == {
+    assert {f.path for f in report.unfilled} == {
         MICRO,
         "gradient_clipping",
         "fp16.enabled",
         "scheduler.params.warmup_num_steps",
-        "steps_per_print",
     }
+    # No framework fills this one.
+    assert [(f.path, f.code) for f in report.refused] == [("steps_per_print", "auto")]
+    del config["steps_per_print"]
+    assert check(config).exit_code == 0
     assert "max_grad_norm" in report.of("gradient_clipping")[0].text
     bucket = report.of("zero_optimization.reduce_bucket_size")[0]
     assert bucket.effective == 500_000_000
@@ -159,7 +162,13 @@ def test_second_names_of_sections_and_keys_are_read():
         ({"offload_optimizer": {}}, "offload_optimizer", "zero_optimization.offload_optimizer"),
         ({"fp16": {"enable": True}}, "fp16.enable", "fp16.enabled"),
         ({"fp16": {"stage": 2}}, "fp16.stage", "zero_optimization.stage"),
-        ({"cpu_offload_params": 1}, "cpu_offload_params", "cpu_offload_param"),
+        ({"cpu_offload_params": 1}, "cpu_offload_params", "delete it"),
+        ({"zero_optimization": {"cpu_offload_params": 1}}, "zero_optimization.cpu_offload_params",
+         "cpu_offload_param?"),
+        ({"fp16": {"opt_level": "O2"}}, "fp16.opt_level", "it belongs to amp"),
+        ({"pipeline": {"schedule": "x"}}, "pipeline.schedule", "delete it"),
+        ({"flash_attention": {}}, "flash_attention", "delete it"),
+        ({"enabled": True}, "enabled", "delete it"),
         (
             {"optimizer": {"type": "AdamW", "params": {"learning_rate": 1}}},
             "optimizer.params.learning_rate",
@@ -179,6 +188,37 @@ def test_an_unknown_name_is_refused_with_the_name_that_is_meant(config, path, ad
     finding = next(f for f in check({MICRO: 1, **config}).of(path) if f.code == "unknown")
     assert finding.verdict is Verdict.REFUSED
     assert advice in finding.instead
+
+
+def test_notes_are_notes():
+    section = {"_comment": {"a": 1}, "description": "why", "stage": 2}
+    report = check({MICRO: 1, "_note": 5, "comment": "x", "zero_optimization": section})
+    assert report.exit_code == 0
+    notes = {f.path for f in report.findings if f.code == "note"}
+    inside = {"zero_optimization._comment", "zero_optimization.description"}
+    assert notes == {"_note", "comment", *inside}
+
+
+def test_a_batch_for_another_world_says_which():
+    sizes = {"train_batch_size": 32, MICRO: 4, "gradient_accumulation_steps": 1}
+    assert check(sizes, 1).refused[0].instead.endswith("; it fits --world 8")
+    assert "fits --world 8" in check(sizes).as_text().splitlines()[1]
+    assert "fits" not in check({**sizes, MICRO: 3}, 1).refused[0].instead
+
+
+def test_the_text_has_the_path_once_and_a_line_for_each_verdict(tmp_path):
+    path = tmp_path / "ds.json"
+    path.write_text(
+        '{"train_batch_size": "auto", "zero_optimization": {"stage": 2, "overlap_comm": true,\n'
+        ' "contiguous_gradients": true}, "optimizer": {"type": "AdamW"}, "wrong": 1}'
+    )
+    short, whole = check(path).as_text(), check(path).as_text(all=True)
+    assert short.count(str(tmp_path)) == whole.count(str(tmp_path)) == 1
+    assert "  wrong  2:65\n" in short and "  wrong  2:65\n" in whole
+    assert "\nfilled by Trainer: train_batch_size\n" in short
+    (line,) = [line for line in short.splitlines() if line.startswith("no effect: ")]
+    assert "zero_optimization.contiguous_gradients, zero_optimization.overlap_comm" in line
+    assert "\nno effect\n  gradient_accumulation_steps  (" in whole
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def test_a_reader_that_closes_the_pipe_is_no_error():
     os.close(reader)
     with os.fdopen(writer, "wb") as closed:
         done = subprocess.run(
-            [sys.executable, "-m", "ballast.ds_config", str(ROOT / "configs/ds/stage2-auto.json")],
+            [sys.executable, "-m", "ballast.ds_config", str(ROOT / "configs/ds/stage3.json")],
             env={"PYTHONPATH": str(ROOT / "client" / "python")},
             stdout=closed,
             stderr=subprocess.PIPE,

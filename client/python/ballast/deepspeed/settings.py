@@ -27,7 +27,7 @@ class Settings:
 
     def __init__(self, config: Config, world: int) -> None:
         report, self._values = effective(config, world)
-        error = refusal(report.source, report.refused)
+        error = refusal(report.source, (*report.refused, *report.unfilled))
         error = error or refusal_of(report.source, unbuilt(self._values))
         if error is not None:
             raise error

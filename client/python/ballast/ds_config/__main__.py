@@ -1,4 +1,4 @@
-"""python -m ballast.ds_config FILE [-o text|json|yaml] [--world N] [--arguments FILE]
+"""python -m ballast.ds_config FILE [--all] [-o text|json|yaml] [--world N] [--arguments FILE]
 
 Prints the verdict on a ds_config.json. The arguments are those of Hugging Face's Trainer, as JSON.
 `ballastctl ds check` calls main(), too.
@@ -44,6 +44,12 @@ def parser(program: str) -> argparse.ArgumentParser:
         default="text",
         help="how to print it: text (table is the same), json or yaml (text)",
     )
+    p.add_argument(
+        "--all",
+        action="store_true",
+        help="as text: each key with its value and where that comes from, in place of a line for "
+        "each verdict but refusals",
+    )
     p.add_argument("--world", type=_world, metavar="N", help="trainers, for the batch sizes")
     p.add_argument(
         "--arguments",
@@ -68,7 +74,7 @@ def main(
         print(f"ds_config: {error.message}", file=sys.stderr)
         return 2
     forms = {"json": report.as_json, "yaml": lambda: yaml_of(json.loads(report.as_json()))}
-    _print(forms.get(options.output, report.as_text)())
+    _print(forms.get(options.output, lambda: report.as_text(options.all))())
     return report.exit_code
 
 

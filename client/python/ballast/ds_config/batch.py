@@ -54,9 +54,16 @@ def _all(train: int, micro: int, accumulation: int, world: int | None) -> Batch:
         trainers = f"{world} trainers" if world else "any number of trainers"
         raise BatchError(
             f"{TRAIN} {train} is not {MICRO} {micro} x {ACCUMULATION} {accumulation} x {trainers}",
-            _nearest(train, micro, accumulation, number),
+            _fitting(train, micro, accumulation, number),
         )
     return Batch(train, micro, accumulation, number)
+
+
+def _fitting(train: int, micro: int, accumulation: int, world: int) -> str:
+    """Another number of trainers where one fits, or the nearest size."""
+    fits, rest = divmod(train, max(1, micro * accumulation))
+    nearest = _nearest(train, micro, accumulation, world)
+    return f"{nearest}; it fits --world {fits}" if fits and micro and not rest else nearest
 
 
 def _nearest(train: int, micro: int, accumulation: int, world: int) -> str:

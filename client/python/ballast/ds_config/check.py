@@ -169,15 +169,17 @@ class _Check:
             self._origins[row.path] = f'"auto": {_default_origin(row, self._compat)}'
         elif self._filled and row.path == batch.TRAIN:
             self.values[row.path] = None  # follows from the world, once that is known
+        elif row.filling is None:
+            text = '"auto" is filled by no framework'
+            self._refuse(row.path, "auto", text, _example(row, default))
+        elif self._filled is None:
+            text = f'"auto": Trainer fills it from {row.filling.source}'
+            example = f"outside of Trainer, {_example(row, default)}"
+            self._spoilt.add(row.path)
+            self._add(row.path, Outcome(Verdict.AUTO, text, example), code="auto")
         else:
-            self._refuse(row.path, "auto", self._unfilled(row), _example(row, default))
-
-    def _unfilled(self, row: Row) -> str:
-        if row.filling is None:
-            return '"auto" is filled by no framework'
-        if self._filled is None:
-            return f'"auto" needs training arguments, whose {row.filling.source} fills it'
-        return f'"auto" is filled from {row.filling.source}, which the training arguments lack'
+            text = f'"auto": the training arguments lack {row.filling.source}, which fills it'
+            self._refuse(row.path, "auto", text, _example(row, default))
 
     # ---- verdicts
 

@@ -20,7 +20,8 @@ def dotted(path: tuple[str, ...]) -> str:
 
 
 def advice(path: tuple[str, ...], known: Iterable[str]) -> str:
-    """What to write in place of an unknown key: a hint, its near sibling, or its right section.
+    """What to write in place of an unknown key: a hint, its near sibling, or its right section,
+    where only one has a key of that name.
 
     known: dotted paths of all keys, sections and second names.
     """
@@ -38,11 +39,7 @@ def advice(path: tuple[str, ...], known: Iterable[str]) -> str:
     if near:
         return f"did you mean {parent}{near[0]}?"
     moved = [name for name in names if name.rpartition(".")[2] == path[-1]]
-    if moved:
-        return f"did you mean {moved[0]}?"
-    leaves = {name.rpartition(".")[2]: name for name in reversed(names)}
-    near = difflib.get_close_matches(path[-1][:100], leaves, n=1, cutoff=_NEAR)
-    return f"did you mean {leaves[near[0]]}?" if near else "delete it, or see the list of keys"
+    return f"did you mean {moved[0]}?" if len(moved) == 1 else "delete it, or see the list of keys"
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str:

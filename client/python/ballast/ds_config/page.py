@@ -21,12 +21,13 @@ _HEAD = f"""# Keys of a ds_config.json
 This page lists each key with what Ballast does about it today. For your own file,
 
 ```sh
-python -m ballast.ds_config ds_config.json --world 4    # 4 trainers; -o json for programs
+python -m ballast.ds_config ds_config.json --world 4 --all   # 4 trainers; -o json for programs
 ```
 
 prints the same for the keys that the file has, with the value that counts and where that value
-comes from. The exit code is 0 if nothing is refused, 1 if something is, and 2 if a file cannot be
-read. In Python, `ballast.ds_config.check(config, world)` returns the same report.
+comes from. Without `--all` it prints the refusals, and one line for each other verdict. The exit
+code is 0 if nothing is refused, 1 if something is, and 2 if a file cannot be read. In Python,
+`ballast.ds_config.check(config, world)` returns the same report.
 
 `ballast.deepspeed` and `ballast.hf` apply a file to a job. In a script that builds its optimizer
 itself, the verdict names the argument of `bt.AdamW` that does what a key asks for. Parameters and
@@ -38,12 +39,14 @@ gradients must be CPU tensors today.
 | honoured by SDK | Ballast's Python package does it, in the trainer |
 | works beside | your script does it with torch; Ballast does not get in the way |
 | no effect | accepted; the text says why nothing changes |
+| filled by Trainer | `"auto"`: Trainer has an argument for it; `ballast.deepspeed` refuses it |
 | refused | Ballast does not do what the key asks for; the text says what to write instead |
 
 - The file is JSON. Comments (`#`, `//`, `/* */`) and a comma before a closing bracket are allowed.
   A missing comma, a name without quotes and a repeated name are errors with line and column.
-- Unknown keys are refused at every level, with the nearest known name. DeepSpeed ignores some of
-  them silently.
+- Unknown keys are refused at every level, with the nearest name of their section. DeepSpeed
+  ignores some of them silently. Names that begin with `_`, `comment`, `comments` and `description`
+  are notes.
 - Defaults are those of DeepSpeed {COMPAT_DEFAULT}; `"ballast": {{"deepspeed_compat": "0.19.2"}}`
   takes those of another version.
 - A section that is off is accepted, even where newer DeepSpeed versions refuse its name.
@@ -69,7 +72,8 @@ config = ballast.hf.resolve_auto("ds_config.json", training_args, model, num_ste
   the data nor the model.
 - In Python, `check(config, arguments=training_args)` returns a report with the filled values, and
   `Arguments.of(training_args, model, num_steps)` in place of `training_args` fills all of them.
-- Without arguments, `"auto"` is refused where the value matters, and is the default elsewhere.
+- Without arguments, `"auto"` is the default where the value does not matter. Elsewhere its verdict
+  is "filled by Trainer", or it is refused where no argument fills it.
 """
 
 

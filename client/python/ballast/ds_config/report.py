@@ -22,10 +22,10 @@ class Finding:
     """One key, or one name that is no key.
 
     path: dotted. code: what kind of finding, for programs: "key" (a key of the table), "unknown",
-    "wrong_value", "missing", "auto", "mismatch", "batch", "conflict" or "deprecated". place:
-    `file:line:column`, or "" for a default or a dict. effective: the value that counts, as JSON has
-    it; None where there is none. origin: where that value comes from. text, instead, see: as in
-    row.Outcome.
+    "wrong_value", "missing", "auto", "mismatch", "batch", "conflict", "deprecated" or "note".
+    place: `file:line:column`, or "" for a default or a dict. effective: the value that counts, as
+    JSON has it; None where there is none. origin: where that value comes from. text, instead, see:
+    as in row.Outcome.
     """
 
     path: str
@@ -41,11 +41,12 @@ class Finding:
     def as_json(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "verdict": self.verdict.value}
 
-    def as_text(self) -> str:
-        """Up to three lines: key and value, why, and what to do."""
+    def as_text(self, source: str) -> str:
+        """Up to three lines: key and value, why, and what to do. source: the file, which the
+        report's first line names."""
         value = f" = {shown(self.effective)}" if self.effective is not None else ""
         origin = f"  ({self.origin})" if self.origin else ""
-        place = f"  {_plain(self.place)}" if self.place else ""
+        place = f"  {self.place.removeprefix(f'{source}:')}" if self.place else ""
         lines = [f"  {_plain(self.path)}{value}{origin}{place}", f"      {self.text}"]
         if self.instead:
             lines.append(f"      instead: {self.instead}")
@@ -84,6 +85,11 @@ class Report:
         return tuple(f for f in self.findings if f.verdict is Verdict.REFUSED)
 
     @property
+    def unfilled(self) -> tuple[Finding, ...]:
+        """Each "auto" that Hugging Face's Trainer fills; no other framework does."""
+        return tuple(f for f in self.findings if f.verdict is Verdict.AUTO)
+
+    @property
     def exit_code(self) -> int:
         """0 if nothing is refused, else 1."""
         return 1 if self.refused else 0
@@ -110,17 +116,32 @@ class Report:
             allow_nan=False,
         )
 
-    def as_text(self) -> str:
-        """For people: a summary, then the findings under their verdicts."""
+    def as_text(self, all: bool = False) -> str:
+        """For people: a summary, the refusals, and a line for each other verdict. all: each
+        finding under its verdict."""
         counts = [f"{self.count(v)} {v.value}" for v in _ORDER if self.count(v)]
         lines = [
             f"{_plain(self.source)}, read as DeepSpeed {self.deepspeed}: "
-            + (", ".join(counts) or "nothing to say")
+            + (", ".join(counts) or "nothing to say"),
+            *self._batch_as_text(),
         ]
         for verdict in _ORDER:
             found = [f for f in self.findings if f.verdict is verdict]
-            lines += ["", verdict.value, *(f.as_text() for f in found)] if found else []
+            if found and (all or verdict is Verdict.REFUSED):
+                lines += ["", verdict.value, *(f.as_text(self.source) for f in found)]
+            elif found:
+                paths = ", ".join(dict.fromkeys(_plain(f.path) for f in found))
+                lines += ["", f"{verdict.value}: {paths}"]
+        if not all and len(self.findings) > len(self.refused):
+            lines += ["", "--all shows each key with its value, and why"]
         return "\n".join(lines)
+
+    def _batch_as_text(self) -> list[str]:
+        b = self.batch
+        if b.train is None or b.micro is None or b.accumulation is None or b.world is None:
+            return []
+        product = f"{b.micro} x {b.accumulation} x {b.world}"
+        return [f"batch {b.train} = {product}: fits --world {b.world}"]
 
 
 def refusal(source: object, findings: Iterable[Finding]) -> Unsupported | None:
@@ -135,7 +156,14 @@ def refusal_of(source: object, lines: Sequence[str]) -> Unsupported | None:
     return Unsupported("\n  ".join([f"{len(lines)} keys of {source} are refused:", *lines]))
 
 
-_ORDER = (Verdict.REFUSED, Verdict.SERVICE, Verdict.SDK, Verdict.BESIDE, Verdict.NO_EFFECT)
+_ORDER = (
+    Verdict.REFUSED,
+    Verdict.AUTO,
+    Verdict.SERVICE,
+    Verdict.SDK,
+    Verdict.BESIDE,
+    Verdict.NO_EFFECT,
+)
 
 
 def ordered(findings: list[Finding]) -> tuple[Finding, ...]:

@@ -28,6 +28,8 @@ NULL_SECTIONS = (
     "optimizer.params",
     "scheduler.params",
 )
+# Besides names that begin with "_". JSON has no comments, so that files write them as keys.
+NOTES = ("comment", "comments", "description")
 ADVICE_MAX = 50  # unknown names that get advice; finding it takes a millisecond each
 
 
@@ -78,7 +80,9 @@ class Resolver:
     def _visit(self, path: Path, target: Path, value: Any) -> None:
         """path: where it stands. target: the key that it counts for."""
         key = dotted(target)
-        if any("." in name for name in path):
+        if path[-1].startswith("_") or path[-1] in NOTES:
+            self.note(path, "a note; nothing reads it", "note")
+        elif any("." in name for name in path):
             self._unknown(path)
         elif key in SECTIONS:
             self._second_section(path, SECTIONS[key], value)
@@ -120,13 +124,13 @@ class Resolver:
         self.note(path, f"a second name of {first}")
         self._section(path, names, value)
 
-    def note(self, path: Path, text: str) -> None:
+    def note(self, path: Path, text: str, code: str = "deprecated") -> None:
         self.findings.append(
             Finding(
                 dotted(path),
                 Verdict.NO_EFFECT,
                 text,
-                code="deprecated",
+                code=code,
                 place=self._document.place(path),
             )
         )

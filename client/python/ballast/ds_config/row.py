@@ -27,6 +27,7 @@ class Verdict(enum.Enum):
     SDK = "honoured by SDK"
     BESIDE = "works beside"
     NO_EFFECT = "no effect"
+    AUTO = "filled by Trainer"
     REFUSED = "refused"
 
 

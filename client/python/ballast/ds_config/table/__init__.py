@@ -56,6 +56,7 @@ HINTS = {
         for variant in SCHEDULERS
     },
     "zero_optimization.min_num_size": "delete it: no version of DeepSpeed reads it",
+    "fp16.opt_level": "delete it: it belongs to amp (Apex), which Ballast does not use",
     "allgather_size": "write zero_optimization.allgather_bucket_size",
 }
 

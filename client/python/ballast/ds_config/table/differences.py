@@ -28,10 +28,17 @@ DIFFERENCES = (
         "refuses them everywhere: a misspelt name changes the training without a word",
     ),
     Difference(
+        "note",
+        "names that begin with `_`, and `comment`, `comments`, `description`",
+        "refuses them in checked sections, and ignores them elsewhere",
+        "takes them as notes everywhere",
+    ),
+    Difference(
         "auto",
         '"auto" that nothing fills',
         "takes the default in checked sections, and carries the text on elsewhere until it breaks",
-        "refuses it where the value matters or DeepSpeed would break",
+        "leaves it to Trainer, or refuses it where no argument fills it and the value matters or "
+        "DeepSpeed would break; `ballast.deepspeed` refuses both",
     ),
     Difference(
         "unchecked",

@@ -57,7 +57,7 @@ _PRINTS = (
         "dump_state",
         BOOLEAN,
         False,
-        no_effect("`python -m ballast.ds_config FILE` prints the effective values"),
+        no_effect("`python -m ballast.ds_config FILE --all` prints the effective values"),
     ),
     Row("log_level", TEXT, None, no_effect("the SDK writes to stderr only what it waits for")),
     switch(
