@@ -42,6 +42,21 @@ def arrived(opt):
     }
 
 
+class Part(torch.Tensor):
+    """A tensor whose values are elsewhere, as those of a DTensor are."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return NotImplemented
+
+
 def by_name(source):
     """As torch.distributed.checkpoint and FSDP write a state: names in place of numbers."""
     names = dict(zip(source["param_groups"][0]["params"], NAMES))
@@ -106,6 +121,14 @@ def with_group(**values):
     return lambda source: source["param_groups"][0].update(values)
 
 
+def with_array(value):
+    def change(source):
+        source["param_groups"][1]["lr"] = 0.5
+        source["state"][2]["exp_avg"] = value
+
+    return change
+
+
 BAD = {
     "groups of other hyper-parameters": (
         lambda source: None,
@@ -118,6 +141,14 @@ BAD = {
     "a wrapper's name": (
         with_group(param_names=["0.weight", "_orig_mod.1.weight"]),
         "'_orig_mod.1.weight'.*; build it .*Wrappers add '_orig_mod.'",
+    ),
+    "a tensor without values": (
+        with_array(torch.zeros(3, 3, device="meta")),
+        "'2.weight': exp_avg is a tensor without values",
+    ),
+    "a tensor with a part of the values": (
+        with_array(Part(torch.zeros(3, 3))),
+        "'2.weight': exp_avg is a Part; give a plain tensor",
     ),
     "two states of one name": (
         with_group(param_names=["0.weight", "0.weight"]),

@@ -43,9 +43,9 @@ def export(
             position[id(p)] = len(position)
     state, names = {}, {}
     for i, entry in enumerate(manifest.entries):
-        if entry.left:
+        index = position.get(id(entry.param))
+        if index is None:  # It has left the groups.
             continue
-        index = position[id(entry.param)]
         names[index] = entry.name
         group = param_groups[entry.torch_group]
         state[index] = kind.torch_state(steps[i], {key: arrays[key][i] for key in keys}, group)

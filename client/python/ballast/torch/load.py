@@ -249,6 +249,10 @@ def _step(value: Any, where: str) -> int:
 def _array(value: Any, where: str, entry: Entry) -> torch.Tensor:
     if not isinstance(value, torch.Tensor):
         raise BadArgument(f"{where} is a {type(value).__name__}; it must be a tensor")
+    wrapped = type(value).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    if wrapped or value.is_meta:  # A DTensor, for one, whose memory has a part of the values.
+        what = type(value).__name__ if wrapped else "tensor without values (device meta)"
+        raise BadArgument(f"{where} is a {what}; give a plain tensor, as its full_tensor()")
     if value.shape != entry.shape or value.layout is not torch.strided:
         raise BadArgument(
             f"{where} has shape {tuple(value.shape)} ({value.layout}); the parameter's is "
