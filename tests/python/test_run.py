@@ -8,9 +8,11 @@ import os
 import re
 import signal
 import sys
+from types import SimpleNamespace
 
 import pytest
 
+from ballast import run
 from ballast.launcher import process, program, servers, trainers
 from ballast.launcher.restarts import TrainerRestarts
 from launching import gone, wait_for
@@ -100,6 +102,20 @@ def test_one_failing_trainer_stops_the_others(launcher, monkeypatch):
     assert done.returncode == 5
     assert marker.exists()
     assert "trainer 1 failed" in done.stderr
+
+
+def test_a_round_that_waits_in_vain_ends_the_run(monkeypatch):
+    monkeypatch.setattr(run, "FAILURE_GRACE_S", 0.0)
+    said, nothing = [], lambda: None
+    one = object.__new__(run._Run)  # as it supervises: two trainers run, no other thing happens
+    one._interrupts = SimpleNamespace(count=0)
+    one._server_restarts = SimpleNamespace(poll=nothing)
+    one._trainer_restarts = SimpleNamespace(poll=nothing, pending=lambda: False)
+    one._trainers = SimpleNamespace(running=lambda: True, failed=nothing)
+    one._stragglers = SimpleNamespace(in_vain="round 2 waits in vain for trainer 1")
+    one._say = said.append
+    assert one._supervise() == 1
+    assert said == ["round 2 waits in vain for trainer 1; the others have 0 s"]
 
 
 def test_of_trainers_that_failed_the_first_one_counts(tmp_path):

@@ -90,6 +90,19 @@ def test_a_trainer_that_takes_part_again_is_waited_for_anew():
     assert watch.lines([status(3, (1, "attached", 1))], 60.0) == []
 
 
+def test_a_round_waits_in_vain_for_a_trainer_that_is_over_and_has_not_left():
+    watch, over = Stragglers(LATE_S), {1}.__contains__
+    waiting = [status(7, (0, "done", 0), (1, "lost", 9), (2, "lost", 9))]
+    assert watch.lines(waiting, 0.0, over) == []
+    which = "trainer 1, which has ended with exit code 0 and has not left the job"
+    assert watch.lines(waiting, 3.0, over) == [f"round 7 has waited 3 s for {which}"]
+    assert watch.waits_in_vain(29.0, over) is None
+    assert watch.waits_in_vain(30.0, over) == f"round 7 of job job waits in vain for {which}"
+    for gone in ([(1, "left", 9)], [(1, "lost", 0)], []):  # it left, owes nothing, is no member
+        assert watch.lines([status(7, (0, "pushing", 0), *gone)], 40.0, over) == []
+        assert watch.waits_in_vain(99.0, over) is None
+
+
 TRAIN = """
 import os, sys, time, torch
 import ballast.torch as bt

@@ -54,6 +54,8 @@ TABLE = (
     ("docs/kill-storm.md", "./scripts/kill_storm.sh",
      "not: minutes each; tests/fault/CMakeLists.txt has storms of a minute by the same program"),
     ("docs/launching.md", "ballast-run --servers 2", "tests/python/test_run.py"),
+    ("docs/launching.md", "srun -n 8",
+     "not: needs Slurm; tests/python/test_config.py has the variables of its tasks"),
     ("docs/launching.md", "cat > hosts",
      "not: two machines; tests/python/test_run_ssh.py has them on loopback"),
     ("docs/migrating-from-zero-offload.md", "git clone",

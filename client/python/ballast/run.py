@@ -3,7 +3,8 @@
 Comes from: the shell. Goes to: launcher.servers, launcher.trainers, launcher.stragglers.
 Exit code: 0 when all trainers succeed; that of the first trainer that failed and was not started
 again (128 + signal when a signal ended it); 128 + signal when ballast-run itself was interrupted; 1
-when the servers did not start or ended and were not started again; 2 for wrong usage.
+when the servers did not start or ended and were not started again, or a round waits in vain for a
+trainer that has ended with 0; 2 for wrong usage.
 """
 
 from __future__ import annotations
@@ -78,7 +79,9 @@ class _Run:
             self._servers, options.max_server_restarts, self._say
         )
         self._trainer_restarts = TrainerRestarts(self._trainers, options.max_restarts, self._say)
-        self._stragglers = StragglerWatch(lambda: self._servers.admin_addresses, self._say)
+        self._stragglers = StragglerWatch(
+            lambda: self._servers.admin_addresses, self._say, self._trainers.ended_well
+        )
         self._interrupts = _Interrupts()
 
     def execute(self) -> int:
@@ -130,12 +133,16 @@ class _Run:
         first_failed: int | None = None
         give_up = float("inf")
         dead_server: int | None = None
+        in_vain: str | None = None
         while time.monotonic() < give_up and not self._interrupts.count:
             if dead_server is None and (dead_server := self._server_restarts.poll()) is not None:
                 self._say(self._servers.report(dead_server))
                 give_up = min(give_up, time.monotonic() + FAILURE_GRACE_S)
+            if in_vain is None and (in_vain := self._stragglers.in_vain) is not None:
+                self._say(f"{in_vain}; the others have {FAILURE_GRACE_S:g} s")
+                give_up = min(give_up, time.monotonic() + FAILURE_GRACE_S)
             # Without its servers no trainer can continue.
-            going_on = first_failed is None and dead_server is None
+            going_on = first_failed is None and dead_server is None and in_vain is None
             # Before the look at failures: a trainer that ends behind it is for the next turn.
             over = self._all_ended(going_on)
             if going_on and (first_failed := self._trainer_restarts.poll()) is not None:
@@ -154,7 +161,7 @@ class _Run:
             first_failed = self._trainers.failed()
         if first_failed is not None:
             return self._trainers.children[first_failed].code()
-        return 1 if dead_server is not None else 0
+        return 1 if dead_server is not None or in_vain is not None else 0
 
     def _all_ended(self, going_on: bool) -> bool:
         """Whether no trainer runs or will be started again. going_on: else none will be."""

@@ -75,6 +75,11 @@ class Child:
             self._signal_group(signal.SIGKILL)
         return True
 
+    @property
+    def ended_well(self) -> bool:
+        """Whether ended() has seen it end with exit code 0. Any thread."""
+        return self._popen.returncode == 0
+
     def _note_end(self) -> None:
         with contextlib.suppress(ChildProcessError):  # poll() was first
             os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOWAIT)

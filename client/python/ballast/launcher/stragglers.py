@@ -1,7 +1,9 @@
 """Says whom a round, or the start of a job, waits for: once per straggle.
 
-Comes from: the servers' /statusz. Goes to: ballast.run, which prints it. A trainer that has ended
-or does not answer is not told of here; the other trainers tell of it themselves.
+Comes from: the servers' /statusz. Goes to: ballast.run, which prints it. A trainer that does not
+answer is not told of here; the other trainers tell of it themselves. But one that has ended with
+exit code 0 and has not left its job is: ballast-run does not start it again, so that a round in a
+fixed world would wait for it for ever.
 """
 
 from __future__ import annotations
@@ -15,9 +17,12 @@ from typing import Any
 
 # A longer wait for a trainer that is well is worth a line.
 TELL_AFTER_S = 3.0
+# Longer than the lease after which a variable world continues without a lost trainer.
+GIVE_UP_AFTER_S = 30.0
 POLL_S = 1.0
 # States of a trainer that is there and owes something (SlotStatus in ballast/v1/admin.proto).
 _WAITED_FOR = ("attached", "pushing")
+_OVER = "which has ended with exit code 0 and has not left the job"
 
 
 class Stragglers:
@@ -28,9 +33,15 @@ class Stragglers:
         self._since: dict[tuple[str, int, int], float] = {}  # job, round, slot -> first seen
         self._told: dict[tuple[str, int], int] = {}  # job, slot -> newest round it was late in
 
-    def lines(self, servers: Iterable[dict[str, Any]], now: float) -> list[str]:
-        """What is to be said. servers: of /statusz, each with its jobs; now: seconds."""
-        owed = _owed(servers)
+    def lines(
+        self,
+        servers: Iterable[dict[str, Any]],
+        now: float,
+        over: Callable[[int], bool] = lambda slot: False,
+    ) -> list[str]:
+        """What is to be said. servers: of /statusz, each with its jobs; now: seconds. over: whether
+        the trainer of a slot has ended with exit code 0."""
+        owed = _owed(servers, over)
         self._since = {key: self._since.get(key, now) for key in owed}
         late = [key for key in sorted(owed) if now - self._since[key] >= self._tell_after_s]
         lines = []
@@ -40,14 +51,22 @@ class Stragglers:
             if last is None or round_ - last > 1:  # else it is as late as in the round before
                 waited = now - self._since[job, round_, slot]
                 what = f"round {round_}" if round_ else "the job"
-                lines.append(
-                    f"{what} has waited {waited:.0f} s for trainer {slot}, "
-                    f"{_what(owed[job, round_, slot], round_)}"
-                )
+                which = _OVER if over(slot) else _what(owed[job, round_, slot], round_)
+                lines.append(f"{what} has waited {waited:.0f} s for trainer {slot}, {which}")
         return lines
 
+    def waits_in_vain(self, now: float, over: Callable[[int], bool]) -> str | None:
+        """That a round has waited long enough for a trainer that is over; None: it has not."""
+        for job, round_, slot in sorted(self._since):
+            waited = now - self._since[job, round_, slot]
+            if over(slot) and waited >= GIVE_UP_AFTER_S / TELL_AFTER_S * self._tell_after_s:
+                return f"round {round_} of job {job} waits in vain for trainer {slot}, {_OVER}"
+        return None
 
-def _owed(servers: Iterable[dict[str, Any]]) -> dict[tuple[str, int, int], int]:
+
+def _owed(
+    servers: Iterable[dict[str, Any]], over: Callable[[int], bool]
+) -> dict[tuple[str, int, int], int]:
     # Extents that a slot owes in all, by job, round and slot; 0: it has not begun the round, or, in
     # round 0, which is that of attaching, not come.
     owed: dict[tuple[str, int, int], int] = {}
@@ -60,7 +79,8 @@ def _owed(servers: Iterable[dict[str, Any]]) -> dict[tuple[str, int, int], int]:
             if job["state"] != "running" or job["phase"] != "collect":
                 continue
             for slot in job["slots"]:
-                if slot["state"] in _WAITED_FOR:
+                lost = slot["state"] == "lost" and slot["owed_extents"] > 0 and over(slot["slot"])
+                if slot["state"] in _WAITED_FOR or lost:
                     key = (job["name"], job["round"], slot["slot"])
                     begun = slot["state"] == "pushing"
                     owed[key] = owed.get(key, 0) + (slot["owed_extents"] if begun else 0)
@@ -79,11 +99,17 @@ class StragglerWatch:
     """Asks the servers on a thread of its own, as long as start() to stop()."""
 
     def __init__(
-        self, addresses: Callable[[], Sequence[str]], say: Callable[[str], None]
+        self,
+        addresses: Callable[[], Sequence[str]],
+        say: Callable[[str], None],
+        over: Callable[[int], bool] = lambda slot: False,
     ) -> None:
-        """addresses: the servers' admin ports now. say: prints a line; on the thread."""
+        """addresses: the servers' admin ports now. say: prints a line; on the thread, as over: see
+        Stragglers."""
         self._addresses = addresses
         self._say = say
+        self._over = over
+        self.in_vain: str | None = None  # why no round will end any more
         self._stopped = threading.Event()
 
     def start(self, time_scale: float) -> None:
@@ -98,9 +124,11 @@ class StragglerWatch:
     def _run(self, watch: Stragglers) -> None:
         while not self._stopped.wait(POLL_S):
             servers = [server for a in list(self._addresses()) for server in _status(a)]
-            for line in watch.lines(servers, time.monotonic()):
+            now = time.monotonic()
+            for line in watch.lines(servers, now, self._over):
                 if not self._stopped.is_set():
                     self._say(line)
+            self.in_vain = watch.waits_in_vain(now, self._over)
 
 
 def _status(address: str) -> list[dict[str, Any]]:

@@ -179,6 +179,10 @@ class Trainers:
                 return rank
         return None
 
+    def ended_well(self, rank: int) -> bool:
+        """Whether the trainer of `rank` has ended with exit code 0. Any thread."""
+        return rank < len(self.children) and self.children[rank].ended_well
+
     def running(self) -> bool:
         return not all(c.ended() for c in self.children)
 
