@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
+import transformers
+
+
+@pytest.fixture(scope="session", autouse=True)
+def frozen_imports():
+    """Trainer collects garbage several times a run, which took most of a short one: the objects of
+    transformers and torch are looked at no more."""
+    transformers.Trainer  # noqa: B018  imports it
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

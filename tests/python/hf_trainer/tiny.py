@@ -33,7 +33,7 @@ class Data(torch.utils.data.Dataset):
         return {"input_ids": ids, "labels": ids}
 
 
-def arguments(folder, **more):
+def arguments(folder, of=transformers.TrainingArguments, **more):
     given = {
         "output_dir": str(folder), "use_cpu": True, "report_to": [], "disable_tqdm": True,
         "per_device_train_batch_size": 4, "max_steps": 6, "learning_rate": 1e-2,
@@ -41,7 +41,7 @@ def arguments(folder, **more):
         "seed": 7, "lr_scheduler_type": "linear", "warmup_steps": 2,
         "dataloader_pin_memory": False,
     }  # fmt: skip
-    return transformers.TrainingArguments(**{**given, **more})
+    return of(**{**given, **more})
 
 
 def trainer(module, args, optimizer, callbacks=(), **more):

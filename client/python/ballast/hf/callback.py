@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from transformers import TrainerCallback
 
-from ballast import rejoin
 from ballast.errors import BadArgument, warn
-from ballast.hf import clipping, norms, schedule
+from ballast.hf import clipping, norms, scaling, schedule
 from ballast.foreign import refuse_deepspeed
-from ballast.hf.resuming import ResumingOptimizer
+from ballast.hf.resuming import ResumingOptimizer, resuming
 from ballast.pauses import say
+from ballast.torch.service_optimizer import ServiceOptimizer
 
 
 def _warn_of_kind(args: Any, optimizer: ResumingOptimizer) -> None:
@@ -25,14 +24,40 @@ def _warn_of_kind(args: Any, optimizer: ResumingOptimizer) -> None:
     if "adamw" not in asked:
         warn(
             f"optim={asked} of the training arguments counts for nothing: the optimizer is "
-            f"{optimizer._kind.name}, as optimizer.type of the ds_config says (AdamW by default)"
+            f"{optimizer._kind.name}, as the script or optimizer.type of the ds_config says (AdamW "
+            "by default)"
+        )
+
+
+def _refuse_other_parameters(model: Any, optimizer: ResumingOptimizer) -> None:
+    """Each step would change nothing: parameters that were replaced, or frozen, get no gradient."""
+    named = dict(model.named_parameters())
+    trained = {id(p) for p in named.values() if p.requires_grad}
+    ours = [(g, i, p) for g, group in enumerate(optimizer.param_groups)
+            for i, p in enumerate(group["params"])]  # fmt: skip
+    for g, i, p in ours:
+        name = optimizer._naming.of(optimizer.param_groups[g], g, i)[0]
+        if named.get(name, p) is not p:
+            raise BadArgument(
+                f"parameter {name!r} of the model is another tensor than that of the optimizer, "
+                "which was made before it was replaced (as PEFT does when it loads an adapter): no "
+                "step would change it. Set trainer.optimizer = None before train(), or resume in "
+                "a new process"
+            )
+    if not any(id(p) in trained for _, _, p in ours):
+        raise BadArgument(
+            "no parameter of the optimizer is one that the model trains; make the optimizer of "
+            "trainer.model, after the trainer, which may freeze or wrap the model it is given"
         )
 
 
 class Callback(TrainerCallback):
     """For Trainer(..., callbacks=[ballast.hf.Callback()]).
 
+    For an optimizer of ballast.hf.optimizer(), or of ballast.torch in optimizers=.
+
     - With each checkpoint it keeps a snapshot on the servers, which resume_from_checkpoint needs.
+    - It multiplies the loss by the service's loss scale where backward() begins.
     - While the service clips, Trainer's own clipping is off: max_grad_norm reads 0 meanwhile.
     - With a scheduler section of the ds_config, Trainer's schedule shows what the service decides.
     - A step that the service skipped leaves the schedule where it is. skipped_steps counts them.
@@ -47,18 +72,21 @@ class Callback(TrainerCallback):
         self._kept: tuple[int, int] | None = None  # job and round of the last snapshot
         self._warned = False
 
-    def on_init_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_init_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         refuse_deepspeed(args)
+        if isinstance(given := more.get("optimizer"), ServiceOptimizer):
+            _inner(given)  # A resume loads into it before train() begins.
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Attaches. BadArgument for another optimizer, or a job that is further than Trainer."""
         optimizer = _inner(more["optimizer"])
+        _refuse_other_parameters(more["model"], optimizer)
         self.skipped_steps = 0
         optimizer.managed = True
         if optimizer._membership.config.lr_schedule is not None:
             schedule.take_over(more["lr_scheduler"], optimizer.param_groups)
         if optimizer.closed:
-            _reopen(optimizer)
+            optimizer.reopen()
         elif optimizer.attach() and optimizer.opt_step > 0 and state.global_step == 0:
             raise BadArgument(
                 f"job {optimizer.job!r} has taken {optimizer.opt_step} steps, and Trainer begins "
@@ -67,6 +95,7 @@ class Callback(TrainerCallback):
             )
         self._clip_once(args, optimizer)
         _warn_of_kind(args, optimizer)
+        scaling.begin(optimizer)
         if optimizer._membership.config.loss_scale != 1.0:
             norms.spare_gradients(optimizer)
 
@@ -76,8 +105,8 @@ class Callback(TrainerCallback):
             if written > 0 and optimizer._membership.config.loss_scale != 1.0:
                 raise BadArgument(
                     f"max_grad_norm={written:g} of the training arguments would clip gradients "
-                    "that are multiplied by the loss scale, and gradient_clipping of the ds_config "
-                    "is 0; write the same number in both"
+                    "that are multiplied by the loss scale, and the optimizer has none "
+                    "(gradient_clipping of the ds_config is 0); write the same number in both"
                 )
             return
         if written not in (0.0, service):
@@ -119,6 +148,7 @@ class Callback(TrainerCallback):
         optimizer = _inner(more["optimizer"])
         clipping.switch_on(args)
         norms.undo(optimizer)
+        scaling.end(optimizer)
         if self.skipped_steps:
             say(optimizer.rank, f"{self.skipped_steps} of {state.global_step} steps were skipped "
                 "because a gradient was not finite")  # fmt: skip
@@ -146,28 +176,14 @@ class Callback(TrainerCallback):
 
 
 def _inner(optimizer: Any) -> ResumingOptimizer:
-    """The Ballast optimizer in Accelerate's wrapper."""
+    """The Ballast optimizer in Accelerate's wrapper. One of ballast.torch learns to go back."""
     inner = getattr(optimizer, "optimizer", optimizer)
+    if not isinstance(inner, ServiceOptimizer):
+        raise BadArgument(
+            f"ballast.hf.Callback() is for an optimizer in the service, and Trainer has a "
+            f"{type(inner).__name__}; pass optimizer_cls_and_kwargs=ballast.hf.optimizer(...), or "
+            "set trainer.optimizer_cls_and_kwargs before train() where a trainer takes none"
+        )
     if not isinstance(inner, ResumingOptimizer):
-        raise BadArgument(
-            f"ballast.hf.Callback() is for an optimizer of ballast.hf.optimizer(), and Trainer has "
-            f"a {type(inner).__name__}; pass optimizer_cls_and_kwargs=ballast.hf.optimizer(...)"
-        )
+        inner.__class__ = resuming(type(inner))
     return inner
-
-
-def _reopen(optimizer: ResumingOptimizer) -> None:
-    """Takes the seat in the optimizer's job again; the parameters keep their values."""
-    if optimizer.durability == "none":
-        raise BadArgument(
-            "a second train() needs a job that is still there; durability none ended it"
-        )
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    before = [p.detach().clone() for p in parameters]
-    rejoin.join(optimizer, optimizer.job)
-    with torch.no_grad():
-        if all(torch.equal(p, value) for p, value in zip(parameters, before)):
-            return
-        for p, value in zip(parameters, before):
-            p.copy_(value)
-    optimizer.upload_weights()

@@ -48,6 +48,9 @@ def optimizer(
 ) -> tuple[Callable[[], _Build], dict[str, Any]]:
     """For Trainer(..., optimizer_cls_and_kwargs=...): an optimizer whose state is in the service.
 
+    Trainers without that argument (Seq2SeqTrainer, those of TRL) have it as an attribute, which is
+    set before train().
+
     config: a ds_config (path, dict or base64), of which optimizer, precision and clipping count;
     by default the file of ballast-run --ds-config, whose --mixed-precision counts, too.
     Without one, or without its optimizer section, AdamW with the values of args. args: the
@@ -137,9 +140,8 @@ def _built(
     groups = _groups(model, decay)
     job = {"gradients": "auto", **arguments, **options}
     made = resuming(of)(groups, model=model, **job)
-    scaling.remove(model)
     if arguments["loss_scale"] != 1.0 or arguments["lr_schedule"] is not None:
-        scaling.install(model, made)
+        scaling.need_callback(made)
     return made
 
 

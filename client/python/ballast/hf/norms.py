@@ -11,16 +11,13 @@ Gradients of other optimizers are measured as before. Thread safety: used by Tra
 
 from __future__ import annotations
 
-import functools
 import math
-import weakref
+from collections.abc import Callable
 from typing import Any
 
-import accelerate
 import torch
 
-_REAL = "_ballast_real"  # of the function that is in the place of Accelerate's
-_spared: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+from ballast.hf.replaced import Replaced
 
 
 def spare_gradients(optimizer: torch.optim.Optimizer) -> None:
@@ -29,13 +26,15 @@ def spare_gradients(optimizer: torch.optim.Optimizer) -> None:
     It changes none of them then. For calls that do not clip (max_norm inf); all others are as
     before. Ends with undo(), or with the optimizer.
     """
-    _spared.add(optimizer)
-    weakref.finalize(optimizer, _restore).atexit = False
-    real = accelerate.Accelerator.clip_grad_norm_
-    if hasattr(real, _REAL):
-        return
+    _spared.begin(optimizer)
 
-    @functools.wraps(real)
+
+def undo(optimizer: torch.optim.Optimizer) -> None:
+    """Accelerate measures this optimizer's gradients as it does by itself."""
+    _spared.end(optimizer)
+
+
+def _measuring(real: Callable[..., Any]) -> Callable[..., Any]:
     def clip_grad_norm_(self: Any, parameters: Any, max_norm: Any, norm_type: Any = 2) -> Any:
         parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
         grads = [p.grad for p in parameters if p.grad is not None]
@@ -46,22 +45,13 @@ def spare_gradients(optimizer: torch.optim.Optimizer) -> None:
         here = each[0].device
         return torch.linalg.vector_norm(torch.stack([n.to(here) for n in each]), norm_type)
 
-    setattr(clip_grad_norm_, _REAL, real)
-    accelerate.Accelerator.clip_grad_norm_ = clip_grad_norm_
+    return clip_grad_norm_
 
 
-def undo(optimizer: torch.optim.Optimizer) -> None:
-    """Accelerate measures this optimizer's gradients as it does by itself."""
-    _spared.discard(optimizer)
-    _restore()
+_spared = Replaced("clip_grad_norm_", _measuring)
 
 
 def _any_spared(parameters: list[torch.Tensor]) -> bool:
-    ours = {id(p) for o in _spared for group in o.param_groups for p in group["params"]}
+    groups = [group for o in _spared.living() for group in o.param_groups]
+    ours = {id(p) for group in groups for p in group["params"]}
     return any(id(p) in ours for p in parameters)
-
-
-def _restore() -> None:
-    real = getattr(accelerate.Accelerator.clip_grad_norm_, _REAL, None)
-    if real is not None and not list(_spared):  # the living
-        accelerate.Accelerator.clip_grad_norm_ = real

@@ -1,9 +1,10 @@
 """An optimizer that goes back to the round of a saved state_dict(), as Trainer's resume needs it.
 
-Comes from: ballast.hf.factory. Goes to: ballast.rejoin. Trainer saves the optimizer's state_dict(),
-which names job and round; the callback keeps a snapshot of that round on the servers. On a resume
-all trainers load the dict before the first forward pass: here the snapshot becomes a job, and its
-weights replace those of the folder, which are roundings where parameters have 16 bits.
+Comes from: ballast.hf.factory and callback. Goes to: ballast.rejoin. Trainer saves the optimizer's
+state_dict(), which names job and round; the callback keeps a snapshot of that round on the servers.
+On a resume all trainers load the dict before the first forward pass: here the snapshot becomes a
+job, and its weights replace those of the folder, which are roundings where parameters have 16 bits.
+A folder that was written with torch's optimizer has moments in place of job and round.
 Thread safety: as ballast.torch.
 """
 
@@ -14,9 +15,12 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from ballast import rejoin
 from ballast.errors import BadArgument, NameInUse, Unsupported, at_border, warn
 from ballast.hf import schedule
+from ballast.pauses import say
 from ballast.torch.service_optimizer import ServiceOptimizer
 
 
@@ -25,6 +29,8 @@ class ResumingOptimizer(ServiceOptimizer):
 
     # Set by ballast.hf.Callback, without which Trainer would clip and schedule by itself.
     managed = False
+    # Set by ballast.hf.scaling, while Accelerator.backward() multiplies by the loss scale.
+    scaled_at_backward = False
     # Job and round of the dict that was loaded last, and those that the optimizer had then.
     _came_from: tuple[int, int, int, int] | None = None
     _said_unmanaged = False
@@ -42,6 +48,35 @@ class ResumingOptimizer(ServiceOptimizer):
         """
         with contextlib.suppress(NameInUse):  # The name has job and round: the same state.
             self.snapshot(_name(self.job_id, self.round), keep)
+
+    def reopen(self) -> None:
+        """Takes the seat in the job that it has left again; the parameters keep their values.
+
+        On all trainers. Raises as attach(), and BadArgument where durability none ended the job.
+        """
+        if self.durability == "none":
+            raise BadArgument(
+                "a second train() needs a job that is still there; durability none ended it"
+            )
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        before = [p.detach().clone() for p in parameters]
+        rejoin.join(self, self.job)
+        with torch.no_grad():
+            if all(torch.equal(p, value) for p, value in zip(parameters, before)):
+                return
+            for p, value in zip(parameters, before):
+                p.copy_(value)
+        self.upload_weights()
+
+    @at_border
+    def scale(self, loss: torch.Tensor) -> torch.Tensor:
+        """As ServiceOptimizer.scale(). BadArgument where Accelerator.backward() multiplies, too."""
+        if self.scaled_at_backward:
+            raise BadArgument(
+                "under Trainer self.accelerator.backward(loss) multiplies by the loss scale; give "
+                "it the loss as it is, without scale()"
+            )
+        return super().scale(loss)
 
     @at_border
     def state_dict(self) -> dict[str, Any]:
@@ -65,12 +100,18 @@ class ResumingOptimizer(ServiceOptimizer):
         """Goes back to the job and round that the dict names, with their weights; on all trainers.
 
         The state becomes a job of its own. A dict of the present round, or of an optimizer that had
-        not attached, changes hyper-parameters only. Raises BadArgument where the servers do not
-        have the state, and as ServiceOptimizer.load_state_dict().
+        not attached, changes hyper-parameters only. One with the state of a torch optimizer of this
+        kind is loaded as load_export() does it, with the parameters' present values. Raises
+        BadArgument where the servers do not have the state, and as ServiceOptimizer's method and
+        load_export().
         """
         if self._membership.config.lr_schedule is not None:
             schedule.release(self.param_groups)
-        saved = state_dict.get("ballast") if isinstance(state_dict, Mapping) else None
+        whole = state_dict if isinstance(state_dict, Mapping) else {}
+        saved = whole.get("ballast")
+        if saved is None and whole.get("state"):
+            self._take_over(whole)
+            return
         if not isinstance(saved, Mapping) or not self._is_elsewhere(saved):
             super().load_state_dict(state_dict)
             return
@@ -80,6 +121,23 @@ class ResumingOptimizer(ServiceOptimizer):
             rejoin.join(self, fork.job)
             self._came_from = (*wanted, self.job_id, self.round)
         super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
+
+    def _take_over(self, whole: Mapping[str, Any]) -> None:
+        """Masters are the parameters, into which Trainer has put the folder's weights by now."""
+        groups = whole.get("param_groups")
+        if isinstance(groups, list) and len(groups) > len(self.param_groups):
+            # Trainer makes a group for parameters without weight decay where there are none, too.
+            groups = [g for g in groups if not isinstance(g, Mapping) or g.get("params") != []]
+        source = {**whole, "param_groups": groups}
+        index = None
+        if self._membership.config.lr_schedule is not None:
+            checked, _ = self._state_of(source)
+            index = max((one.step for one in checked.tensors.values()), default=0) - 1
+        if self.closed:
+            self.reopen()
+        self.load_export(source, index)
+        say(self.rank, f"job {self.job!r} continues a torch optimizer after {self.opt_step} steps, "
+            "with its moments")  # fmt: skip
 
     def _is_elsewhere(self, saved: Mapping[str, Any]) -> bool:
         # What is no handle goes to the base class, which says why.
