@@ -1,5 +1,6 @@
 #include "server/idle_trim.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace ballast::server {
@@ -7,9 +8,9 @@ namespace {
 
 // Less is not worth the page faults that follow.
 constexpr uint64_t kWorthATrim = 8 << 20;
-// An interval is quiet with less than this part of what waits. Hellos and votes of peers, and
-// connections that end, never stop; at a steady rate of any size the trim comes after this many.
+// An interval is quiet when the process grew by less than this part of all that it has grown by.
 constexpr uint64_t kQuietPart = 32;
+constexpr int kPauseMax = 16;
 
 }  // namespace
 
@@ -20,7 +21,10 @@ std::shared_ptr<IdleTrim> IdleTrim::Start(IdleTrimOptions options, Executor* exe
 }
 
 IdleTrim::IdleTrim(IdleTrimOptions options, Executor* executor)
-    : options_(std::move(options)), executor_(executor) {}
+    : options_(std::move(options)),
+      executor_(executor),
+      last_(options_.resident()),
+      least_(last_) {}
 
 void IdleTrim::Later() {
   executor_->PostAfter(options_.interval, [weak = weak_from_this()] {
@@ -29,13 +33,21 @@ void IdleTrim::Later() {
 }
 
 void IdleTrim::Look() {
-  const uint64_t released = options_.released();
-  waiting_ += released;
-  if (waiting_ >= kWorthATrim && released < waiting_ / kQuietPart) {
-    options_.trim();
-    waiting_ = 0;
-  }
+  const uint64_t now = options_.resident();
+  const uint64_t lately = now - std::min(now, last_);
+  last_ = now;
+  least_ = std::min(least_, now);
+  ++waited_;
+  const uint64_t grown = now - least_;
+  if (grown >= kWorthATrim && lately < grown / kQuietPart && waited_ >= pause_) Trim();
   Later();
+}
+
+void IdleTrim::Trim() {
+  options_.trim();
+  last_ = least_ = options_.resident();  // What is in use has stayed.
+  pause_ = waited_ < 4 * pause_ ? std::min(2 * pause_, kPauseMax) : 1;
+  waited_ = 0;
 }
 
 }  // namespace ballast::server

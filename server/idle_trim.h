@@ -1,7 +1,8 @@
-// IdleTrim: gives memory that malloc keeps back to the kernel after large requests. TuneMalloc lets
-// it keep 2 GB, which is right for frames that come and go, and wrong for one manifest a day.
-// Comes from: server.cc. Goes to: malloc. Thread safety: Start and the destructor from one thread;
-// the rest runs on the executor.
+// IdleTrim: gives memory that malloc keeps back to the kernel once a server is quiet again.
+// TuneMalloc lets it keep 2 GB, which is right for frames that come and go, and wrong for what one
+// manifest a day or a flood of broken calls has left. It looks at the memory of the process, so
+// that nothing has to say that it left some. Comes from: server.cc. Goes to: malloc. Thread safety:
+// Start and the destructor from one thread; the rest runs on the executor.
 #pragma once
 
 #include <chrono>
@@ -15,27 +16,33 @@ namespace ballast::server {
 
 struct IdleTrimOptions {
   std::chrono::nanoseconds interval = std::chrono::seconds(2);
-  // Bytes that were taken and released again since this was asked last.
-  std::function<uint64_t()> released;
+  // Bytes of memory that the process has now.
+  std::function<uint64_t()> resident;
   // Gives free memory back: MallocArenas::GiveBack.
   std::function<void()> trim;
 };
 
 class IdleTrim : public std::enable_shared_from_this<IdleTrim> {
  public:
-  // Looks every interval, and trims when 8 MiB or more were released since the last trim, and less
-  // than a 32nd of that in this interval.
-  // `executor` outlives the last look, which it drops when it shuts down.
+  // Looks every interval, and trims when the process has grown by 8 MiB or more over the least that
+  // it had since the last trim, and by less than a 32nd of that in this interval. Memory that comes
+  // back soon after, as the buffers of rounds do, is left alone for longer and longer, up to 16
+  // intervals. `executor` outlives the last look, which it drops when it shuts down.
   static std::shared_ptr<IdleTrim> Start(IdleTrimOptions options, Executor* executor);
 
  private:
   IdleTrim(IdleTrimOptions options, Executor* executor);
   void Later();
   void Look();
+  void Trim();
 
   const IdleTrimOptions options_;
   Executor* const executor_;
-  uint64_t waiting_ = 0;  // bytes released since the last trim; used on the executor
+  // Used on the executor.
+  uint64_t last_;   // bytes at the last look
+  uint64_t least_;  // the least since the last trim
+  int waited_ = 0;  // intervals since then
+  int pause_ = 1;   // intervals that have to pass
 };
 
 }  // namespace ballast::server

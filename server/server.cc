@@ -17,6 +17,7 @@
 #include "common/base/thread_worker_pool.h"
 #include "common/base/units.h"
 #include "common/metrics/metrics.h"
+#include "common/metrics/process.h"
 #include "proto/convert/methods.h"
 #include "server/admin/admin_server.h"
 #include "server/build_facts.h"
@@ -232,8 +233,8 @@ absl::Status ServerImpl::Listen() {
 
 absl::Status ServerImpl::ProbeListener() {
   IdleTrimOptions trim;
-  trim.released = [this] { return grpc_.parsing()->TakeReleased(); };
-  trim.trim = [this] { grpc_.parsing()->arenas()->GiveBack(); };
+  trim.resident = [] { return static_cast<uint64_t>(ResidentBytes()); };
+  trim.trim = [this] { grpc_.arenas()->GiveBack(); };
   watches_.trim = IdleTrim::Start(std::move(trim), executor_.get());
   BALLAST_ASSIGN_OR_RETURN(const HostPort listen, ParseHostPort(config_.listen().address()));
   ProbeTarget target;

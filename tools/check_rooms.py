@@ -63,7 +63,7 @@ ROOMS = {
     "common/base": Room(),
     "common/io": Room(("common/base",), ("absl/", "libaio.h")),
     "common/safetensors": Room(("common/base", "common/io"), ("absl/", "nlohmann/")),
-    # The only room that calls OpenSSL itself; gRPC does so for the connections.
+    # Calls OpenSSL itself, as server/net does; gRPC does so for the connections.
     "common/tls": Room(("common/base",), ("absl/", "openssl/")),
     "common/tensor": Room(("common/base",)),
     # common/policy: a job says how its loss scale and its learning rates move.
@@ -104,7 +104,7 @@ ROOMS = {
                   "server/durability", "server/meta")),
     "server/security": Room(("common/base", "common/metrics", "common/security")),
     "server/admin": Room(COMMON, ("absl/", "prometheus/", "civetweb.h", "CivetServer.h")),
-    "server/net": Room(COMMON),
+    "server/net": Room(COMMON, ("absl/", "openssl/")),
     "server/rpc": Room(
         COMMON + SERVER_ROOMS + (WIRE, CONFIG, "proto/convert"), ("absl/",) + GRPC + PROTOBUF),
     "server": Room(

@@ -3,7 +3,7 @@
 // chunk), up to 64 MiB an arena (mtrim in malloc.c of glibc 2.36; only a free of 64 KiB or more
 // inside the arena cuts its end). Whether a large request lies there is chance: it depends on what
 // else was allocated behind it.
-// Comes from: main programs; ParseBudget, IdleTrim. Goes to: malloc.
+// Comes from: main programs; GenericServer, IdleTrim. Goes to: malloc.
 #pragma once
 
 #include <pthread.h>
@@ -21,7 +21,7 @@ namespace ballast {
 // that we own; never in a library inside another program's process.
 void TuneMalloc();
 
-// The arenas that large requests were allocated in. Thread-safe.
+// The arenas of threads that allocate for strangers. Thread-safe.
 class MallocArenas {
  public:
   MallocArenas() = default;

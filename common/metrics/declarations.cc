@@ -104,7 +104,8 @@ constexpr MetricDeclaration kDeclarations[] = {
     {"ballast_connections_accepted_total", kCounter, "",
      "Connections of the gRPC port that began as a client does, and are served."},
     {"ballast_connections_refused_total", kCounter, "reason",
-     "Connections of the gRPC port that were closed before they were served, by reason."},
+     "Connections of the gRPC port that were closed before they were served, or for what they "
+     "sent, by reason."},
     {"ballast_handshake_failures_total", kCounter, "cause",
      "Connections of the gRPC port whose TLS handshake failed, by cause; those of a server's own "
      "probes have the cause probe."},

@@ -27,7 +27,6 @@ Pages ReadPages() {
 
 double PageBytes() { return static_cast<double>(sysconf(_SC_PAGESIZE)); }
 double VirtualBytes() { return ReadPages().all * PageBytes(); }
-double ResidentBytes() { return ReadPages().resident * PageBytes(); }
 
 double CpuSeconds() {
   timespec used{};
@@ -70,6 +69,8 @@ double StartTimeSeconds() {
 }
 
 }  // namespace
+
+double ResidentBytes() { return ReadPages().resident * PageBytes(); }
 
 void AddProcessMetrics(MetricRegistry* registry) {
   registry->AddCallback("process_resident_memory_bytes", {}, ResidentBytes);

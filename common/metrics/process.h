@@ -10,4 +10,7 @@ namespace ballast {
 // cannot be read is 0.
 void AddProcessMetrics(MetricRegistry* registry);
 
+// Bytes of memory that the process has now; 0 where that cannot be read.
+double ResidentBytes();
+
 }  // namespace ballast

@@ -61,6 +61,7 @@ void AcceptLoop::Run() {
     const bool listening = clock_->Now() >= listen_again_;
     const Happened happened = sockets_->Wait(UntilNext(), listening);
     if (stopping_) break;
+    PunishCut();
     if (happened.listener) AcceptSome();
     for (const int fd : happened.connections) Look(fd);
     if (clock_->Now() - swept_ >= kSweepEvery) Sweep();
@@ -144,7 +145,6 @@ void AcceptLoop::Look(int fd) {
 }
 
 void AcceptLoop::Forget(Connections::iterator connection) {
-  if (connection->second.served && options_.ended) options_.ended();
   gate_.Release(connection->second.address);
   connections_.erase(connection);
 }
@@ -153,6 +153,28 @@ void AcceptLoop::CloseUnserved(Connections::iterator connection, ConnectionRefus
   sockets_->Close(connection->first);
   refusals_.Count(refusal, connection->second.address, clock_->Now());
   Forget(connection);
+}
+
+void AcceptLoop::Cut(int fd, uint64_t identity, ConnectionRefusal why) {
+  {
+    MutexLock lock(&cut_mu_);
+    cut_.push_back({fd, identity, why});
+  }
+  sockets_->Wake();
+}
+
+void AcceptLoop::PunishCut() {
+  std::vector<CutOne> cut;
+  {
+    MutexLock lock(&cut_mu_);
+    cut.swap(cut_);
+  }
+  for (const CutOne& one : cut) {
+    const auto found = connections_.find(one.fd);
+    if (found == connections_.end() || found->second.identity != one.identity) continue;
+    refusals_.Count(one.why, found->second.address, clock_->Now());
+    gate_.Punish(found->second.address, clock_->Now());
+  }
 }
 
 void AcceptLoop::Sweep() {

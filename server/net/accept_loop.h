@@ -3,7 +3,7 @@
 // A connection is handed on when its first bytes are those of a client. It is closed when there are
 // too many, when it comes too fast, speaks something else, or says nothing.
 // Comes from: GenericServer. Goes to: gRPC, by `serve`. Thread safety: Start and Stop from one
-// thread, the owner's; open() and accepted() may be read by any thread.
+// thread, the owner's; Cut(), open() and accepted() may be called by any thread.
 #pragma once
 
 #include <atomic>
@@ -14,10 +14,13 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "common/base/clock.h"
 #include "common/base/executor.h"
+#include "common/base/sync.h"
 #include "common/metrics/registry.h"
 #include "server/net/connection_gate.h"
 #include "server/net/refusal_log.h"
@@ -33,9 +36,6 @@ struct AcceptOptions {
   // A connection whose descriptor is not below this one is closed: the rest is for files. The
   // kernel gives the lowest that is free.
   int descriptor_end = 1 << 30;
-  // A connection that was served is closed. Called on the loop's thread, up to a second later; may
-  // be null.
-  std::function<void()> ended;
 };
 
 class AcceptLoop {
@@ -51,6 +51,8 @@ class AcceptLoop {
   AcceptLoop& operator=(const AcceptLoop&) = delete;
 
   void Start();
+  // Any thread: the connection of this descriptor and identity is cut by what it sent.
+  void Cut(int fd, uint64_t identity, ConnectionRefusal why);
   // Accepts nothing any more and closes what has not spoken yet; what was served stays open.
   // Shuts the executor down. Idempotent.
   void Stop();
@@ -78,6 +80,8 @@ class AcceptLoop {
   void Look(int fd);
   void CloseUnserved(Connections::iterator connection, ConnectionRefusal refusal);
   void Forget(Connections::iterator connection);
+  // Counts what was cut, and has its address wait.
+  void PunishCut();
   // Forgets what gRPC has closed, and closes what has been silent for too long.
   void Sweep();
   std::chrono::nanoseconds UntilNext() const;
@@ -91,6 +95,14 @@ class AcceptLoop {
   const std::shared_ptr<Counter> accepted_ = std::make_shared<Counter>();
   std::atomic<bool> stopping_{false};
   bool started_ = false;
+
+  struct CutOne {
+    int fd;
+    uint64_t identity;
+    ConnectionRefusal why;
+  };
+  Mutex cut_mu_;
+  std::vector<CutOne> cut_ ABSL_GUARDED_BY(cut_mu_);
 
   // Used on the loop's thread.
   RefusalLog refusals_;

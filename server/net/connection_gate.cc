@@ -9,9 +9,11 @@ namespace ballast::server {
 namespace {
 
 constexpr std::array<absl::string_view, kRefusalCount> kRefusalNames = {
-    "full", "address", "rate",      "descriptors", "silent",
-    "left", "http1",   "plaintext", "tls",         "garbage"};
+    "full",      "address", "rate",    "descriptors", "silent", "left",    "http1",
+    "plaintext", "tls",     "garbage", "headers",     "resets", "controls"};
 constexpr std::chrono::seconds kForgetAfter(1);
+// Seconds that cut connections may keep their address out.
+constexpr double kPunishedMax = 5;
 
 }  // namespace
 
@@ -48,9 +50,19 @@ void ConnectionGate::Release(const std::string& address) {
   --open_;
 }
 
+void ConnectionGate::Punish(const std::string& address, std::chrono::nanoseconds now) {
+  const auto found = addresses_.find(address);
+  if (found == addresses_.end()) return;
+  Refill(&found->second, now);
+  double& allowance = found->second.allowance;
+  const auto second = static_cast<double>(limits_.per_second);
+  allowance = std::max(std::min(allowance, 0.0) - second, -kPunishedMax * second);
+}
+
 void ConnectionGate::Forget(std::chrono::nanoseconds now) {
   for (auto it = addresses_.begin(); it != addresses_.end();) {
-    const bool idle = it->second.open == 0 && now - it->second.seen >= kForgetAfter;
+    const bool idle =
+        it->second.open == 0 && it->second.allowance >= 0 && now - it->second.seen >= kForgetAfter;
     it = idle ? addresses_.erase(it) : std::next(it);
   }
 }

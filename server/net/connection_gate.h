@@ -13,7 +13,8 @@
 
 namespace ballast::server {
 
-// Why a connection was closed before gRPC saw it.
+// Why a connection was closed: before gRPC saw it, or, the last three, by what it sent
+// (FrameGuard).
 enum class ConnectionRefusal {
   kFull,         // as many are open as there may be
   kAddress,      // as many are open from its address as there may be
@@ -25,8 +26,11 @@ enum class ConnectionRefusal {
   kPlaintext,    // it speaks HTTP/2 without TLS to a port with TLS
   kTls,          // it speaks TLS to a port without
   kGarbage,      // it speaks something else
+  kHeaders,      // its headers do not end
+  kResets,       // it opens streams and resets them
+  kControls,     // it sends PING and the like without end
 };
-inline constexpr size_t kRefusalCount = 10;
+inline constexpr size_t kRefusalCount = 13;
 
 // The word of a refusal in metrics and logs, "address" for example.
 absl::string_view ConnectionRefusalName(ConnectionRefusal refusal);
@@ -46,7 +50,11 @@ class ConnectionGate {
   std::optional<ConnectionRefusal> Admit(const std::string& address, std::chrono::nanoseconds now);
   // A connection from `address` that was admitted is closed.
   void Release(const std::string& address);
-  // Drops what is known of addresses without connections that have not come for a second.
+  // A connection from `address` was cut by what it sent: the address opens no other for a second,
+  // or up to five when more are cut.
+  void Punish(const std::string& address, std::chrono::nanoseconds now);
+  // Drops what is known of addresses without connections that have not come for a second,
+  // and open as many again as ever.
   void Forget(std::chrono::nanoseconds now);
 
   // Connections that are open, and addresses that are known.

@@ -24,7 +24,8 @@ void RefusalLog::Count(ConnectionRefusal refusal, const std::string& address,
   if (unsaid == 0) return;
   BALLAST_LOG(WARN, LogField("reason", ConnectionRefusalName(refusal)),
               LogField("address", address), LogField("connections", unsaid))
-      << "closed connections before they were served";
+      << (refusal < ConnectionRefusal::kHeaders ? "closed connections before they were served"
+                                                : "closed connections that sent too much");
   ++lines_;
 }
 

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "common/base/executor.h"
+#include "common/base/malloc_arenas.h"
 #include "common/base/sync.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server.h"
@@ -72,6 +73,8 @@ class GenericServer {
   int port() const { return port_; }
   // What requests take while they are parsed; valid from Start to Shutdown.
   ParseBudget* parsing() { return parsing_.get(); }
+  // Of the threads that poll.
+  MallocArenas* arenas() { return &arenas_; }
   // A queue that is polled from Start until Shutdown, for calls to other servers; their tags are
   // CompletionTags, and all of them have come back before Shutdown.
   grpc::CompletionQueue* queue() const { return queues_.front().get(); }
@@ -105,6 +108,7 @@ class GenericServer {
   std::unique_ptr<CallMetrics> unknown_;  // of all methods that are not there
   grpc::AsyncGenericService service_;
   std::vector<std::unique_ptr<grpc::ServerCompletionQueue>> queues_;
+  MallocArenas arenas_;
   std::unique_ptr<ParseBudget> parsing_;
   std::vector<std::unique_ptr<CallEnvironment>> environments_;  // one per queue
   std::unique_ptr<Listener> listener_;  // null before Start and after a failed one
@@ -120,7 +124,8 @@ class GenericServer {
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
 };
 
-// Hands back everything that comes out of `queue` until it is shut down and empty.
-void PollUntilShutdown(grpc::CompletionQueue* queue);
+// Hands back everything that comes out of `queue` until it is shut down and empty. `arenas`, which
+// may be null, notes the thread's.
+void PollUntilShutdown(grpc::CompletionQueue* queue, MallocArenas* arenas = nullptr);
 
 }  // namespace ballast::server

@@ -1,11 +1,13 @@
 #include "server/rpc/listener.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread_executor.h"
 #include "server/net/descriptors.h"
+#include "server/net/read_guards.h"
 
 namespace ballast::server {
 
@@ -17,13 +19,14 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Bind(const ListenerOptions& 
   using Type = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
   listener->acceptor_ =
       builder->experimental().AddExternalConnectionAcceptor(Type::FROM_FD, options.credentials);
+  listener->tls_ = options.tls;
   listener->executor_ = std::make_unique<ThreadExecutor>("accept", 1);
   AcceptOptions accept;
   accept.limits = options.limits;
   accept.tls = options.tls;
   accept.first_bytes = options.first_bytes;
-  accept.descriptor_end = ConnectionDescriptorEnd(DescriptorLimit());
-  accept.ended = options.ended;
+  accept.descriptor_end =
+      std::min(ConnectionDescriptorEnd(DescriptorLimit()), ReadGuards::kDescriptorEnd);
   listener->loop_ = std::make_unique<AcceptLoop>(
       accept, listener->sockets_.get(), RealClock::Get(), listener->executor_.get(),
       options.registry, [raw = listener.get()](int fd) { raw->Serve(fd); });
@@ -37,10 +40,15 @@ void Listener::Start() { loop_->Start(); }
 void Listener::Stop() {
   if (sockets_ == nullptr) return;
   loop_->Stop();
+  ReadGuards::Forget(this);
   sockets_.reset();
 }
 
 void Listener::Serve(int fd) {
+  ReadGuards::Guard(fd, sockets_->Identity(fd), tls_, this,
+                    [this](int cut_fd, uint64_t identity, ConnectionRefusal why) {
+                      loop_->Cut(cut_fd, identity, why);
+                    });
   grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
   connection.fd = fd;
   acceptor_->HandleNewConnection(&connection);

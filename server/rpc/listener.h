@@ -5,7 +5,6 @@
 #pragma once
 
 #include <chrono>
-#include <functional>
 #include <memory>
 #include <string>
 
@@ -28,7 +27,6 @@ struct ListenerOptions {
   // See PosixSockets::Listen.
   std::chrono::milliseconds user_timeout{0};
   MetricRegistry* registry = nullptr;  // may be null, outlives the listener
-  std::function<void()> ended;         // as AcceptOptions::ended
 };
 
 class Listener {
@@ -52,6 +50,7 @@ class Listener {
   explicit Listener(std::unique_ptr<PosixSockets> sockets) : sockets_(std::move(sockets)) {}
   void Serve(int fd);
 
+  bool tls_ = false;
   std::unique_ptr<PosixSockets> sockets_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<Executor> executor_;

@@ -6,12 +6,6 @@
 #include "common/base/reason.h"
 
 namespace ballast::server {
-namespace {
-
-// Less is lost in what malloc keeps anyway.
-constexpr size_t kWorthANote = 64 << 10;
-
-}  // namespace
 
 ParseBudget::Hold::Hold(Hold&& other) noexcept
     : budget_(std::exchange(other.budget_, nullptr)), bytes_(other.bytes_) {}
@@ -29,7 +23,6 @@ void ParseBudget::Hold::Release() {
 }
 
 absl::StatusOr<ParseBudget::Hold> ParseBudget::Take(size_t bytes) {
-  if (bytes >= kWorthANote) arenas_.Note();
   MutexLock lock(&mu_);
   if (held_ > 0 && held_ + bytes > bytes_max_) {
     return ReasonedError(
@@ -46,15 +39,9 @@ size_t ParseBudget::held_bytes() const {
   return held_;
 }
 
-uint64_t ParseBudget::TakeReleased() {
-  MutexLock lock(&mu_);
-  return std::exchange(released_, 0);
-}
-
 void ParseBudget::Give(size_t bytes) {
   MutexLock lock(&mu_);
   held_ -= bytes;
-  released_ += bytes;
 }
 
 }  // namespace ballast::server

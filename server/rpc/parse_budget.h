@@ -4,12 +4,10 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/base/malloc_arenas.h"
 #include "common/base/sync.h"
 
 namespace ballast::server {
@@ -37,23 +35,16 @@ class ParseBudget {
   ParseBudget(const ParseBudget&) = delete;
   ParseBudget& operator=(const ParseBudget&) = delete;
 
-  // To be called by the thread that parses: what is large is noted in arenas().
   // Errors: RESOURCE_EXHAUSTED OVER_BUDGET with the numbers; the call may be repeated.
   absl::StatusOr<Hold> Take(size_t bytes);
   size_t held_bytes() const;
-  // Bytes that were granted since this was asked last; those that are held do not count.
-  uint64_t TakeReleased();
-  // Where malloc has put large requests.
-  MallocArenas* arenas() { return &arenas_; }
 
  private:
   void Give(size_t bytes);
 
   const size_t bytes_max_;
-  MallocArenas arenas_;
   mutable Mutex mu_;
   size_t held_ ABSL_GUARDED_BY(mu_) = 0;
-  uint64_t released_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace ballast::server

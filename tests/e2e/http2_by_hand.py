@@ -11,7 +11,8 @@ import socket
 import struct
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
+    0, 1, 3, 4, 6, 7, 8, 9)  # fmt: skip
 ACK = END_STREAM = 1
 END_HEADERS = 4
 CANCEL = 8
@@ -27,7 +28,8 @@ def _text(text: str) -> bytes:
     return bytes([len(text)]) + text.encode()
 
 
-def _headers(method: str) -> bytes:
+def headers(method: str, **more: str) -> bytes:
+    """A block of the headers of a call. more: further ones, with _ in the place of -."""
     fields = {
         ":method": "POST",
         ":scheme": "http",
@@ -35,6 +37,7 @@ def _headers(method: str) -> bytes:
         ":authority": "localhost",
         "content-type": "application/grpc",
         "te": "trailers",
+        **{name.replace("_", "-"): value for name, value in more.items()},
     }
     return b"".join(b"\0" + _text(name) + _text(value) for name, value in fields.items())
 
@@ -49,22 +52,25 @@ class Http2:
         self._window = {0: 65535}
         self._initial = 65535
         self._ended: set[int] = set()
+        self.trailers = b""  # of the call that has ended last, not decoded
         self._data_bytes = 0
         self._socket.sendall(PREFACE + frame(SETTINGS, 0, 0))
 
     def close(self) -> None:
         self._socket.close()
 
-    def begin(self, method: str) -> int:
+    def begin(self, method: str, **more: str) -> int:
         stream, self._stream = self._stream, self._stream + 2
         self._window[stream] = self._initial
-        self._socket.sendall(frame(HEADERS, END_HEADERS, stream, _headers(method)))
+        self._socket.sendall(frame(HEADERS, END_HEADERS, stream, headers(method, **more)))
         return stream
 
-    def call(self, method: str, message: bytes) -> None:
-        """Sends a whole request, and returns when the call has ended."""
-        stream = self.begin(method)
-        self._send(stream, b"\0" + struct.pack(">I", len(message)) + message, END_STREAM)
+    def call(self, method: str, message: bytes, compression: str = "") -> None:
+        """Sends a whole request, and returns when the call has ended. compression: what has been
+        done to the message, by gRPC's name."""
+        stream = self.begin(method, **({"grpc_encoding": compression} if compression else {}))
+        flag = b"\1" if compression else b"\0"
+        self._send(stream, flag + struct.pack(">I", len(message)) + message, END_STREAM)
         while stream not in self._ended:
             self.read()
 
@@ -96,7 +102,7 @@ class Http2:
     def call_and_hang_up(self, method: str) -> None:
         """Begins a call and breaks it off, in one write. The server may have seen it or not."""
         stream, self._stream = self._stream, self._stream + 2
-        begin = frame(HEADERS, END_HEADERS, stream, _headers(method))
+        begin = frame(HEADERS, END_HEADERS, stream, headers(method))
         self._socket.sendall(begin + frame(RST_STREAM, 0, stream, struct.pack(">I", CANCEL)))
 
     def read(self) -> None:
@@ -111,6 +117,8 @@ class Http2:
             self._socket.sendall(frame(PING, ACK, 0, payload))
         elif kind == RST_STREAM or (kind in (DATA, HEADERS) and flags & END_STREAM):
             self._ended.add(stream)
+            if kind == HEADERS:
+                self.trailers = payload
         elif kind == GOAWAY:
             raise ConnectionError(payload[8:].decode(errors="replace"))
 

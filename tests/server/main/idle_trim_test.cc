@@ -27,61 +27,72 @@ class PlayedExecutor : public Executor {
   std::function<void()> next_;
 };
 
-TEST(IdleTrim, TrimsOnceInTheFirstQuietIntervalAfterLargeRequests) {
+constexpr uint64_t kMib = 1 << 20;
+
+// A process whose memory is `used`, and what malloc keeps.
+struct Process {
   PlayedExecutor executor;
-  uint64_t released = 0;
+  uint64_t used = 100 * kMib;
+  uint64_t kept = 0;
   int trims = 0;
-  IdleTrimOptions options;
-  options.released = [&] { return std::exchange(released, 0); };
-  options.trim = [&] { ++trims; };
-  const auto trim = IdleTrim::Start(options, &executor);
-  executor.RunNext();
-  EXPECT_EQ(trims, 0);
-  released = 1 << 20;
-  executor.RunNext();
-  executor.RunNext();
-  EXPECT_EQ(trims, 0);  // Too little.
-  released = 7 << 20;
-  executor.RunNext();
-  EXPECT_EQ(trims, 0);  // Not quiet.
-  executor.RunNext();
-  EXPECT_EQ(trims, 1);
-  for (int i = 0; i < 3; ++i) executor.RunNext();
-  EXPECT_EQ(trims, 1);
+  std::shared_ptr<IdleTrim> trim = IdleTrim::Start({.resident = [this] { return used + kept; },
+                                                    .trim =
+                                                        [this] {
+                                                          ++trims;
+                                                          kept = 0;
+                                                        }},
+                                                   &executor);
+
+  void Intervals(int count) {
+    for (int i = 0; i < count; ++i) executor.RunNext();
+  }
+};
+
+TEST(IdleTrim, TrimsInTheFirstQuietIntervalAfterTheProcessHasGrown) {
+  Process process;
+  process.kept = 7 * kMib;
+  process.Intervals(3);
+  EXPECT_EQ(process.trims, 0);  // Too little.
+  process.kept = 300 * kMib;
+  process.Intervals(1);
+  EXPECT_EQ(process.trims, 0);  // Not quiet.
+  process.kept += 9 * kMib;     // Less than a 32nd.
+  process.Intervals(1);
+  EXPECT_EQ(process.trims, 1);
+  process.Intervals(100);
+  EXPECT_EQ(process.trims, 1);
 }
 
-// Runs `intervals` with the same release in each; how often it trims.
-int TrimsOf(IdleTrimOptions options, uint64_t released, int intervals) {
-  PlayedExecutor executor;
-  int trims = 0;
-  options.released = [&] { return released; };
-  options.trim = [&] { ++trims; };
-  const auto trim = IdleTrim::Start(options, &executor);
-  for (int i = 0; i < intervals; ++i) executor.RunNext();
-  return trims;
+TEST(IdleTrim, MemoryThatIsInUseIsAskedForOnce) {
+  Process process;
+  process.used += 1000 * kMib;  // A job.
+  process.Intervals(100);
+  EXPECT_EQ(process.trims, 1);
+  process.used -= 500 * kMib;
+  process.kept += 100 * kMib;
+  process.Intervals(2);
+  EXPECT_EQ(process.trims, 1);  // Smaller than after the trim: the level has to fall first.
+  process.kept += 100 * kMib;
+  process.Intervals(2);
+  EXPECT_EQ(process.trims, 2);
 }
 
-TEST(IdleTrim, ATrickleOfSmallRequestsDelaysNoTrim) {
-  PlayedExecutor executor;
-  uint64_t released = 9 << 20;
-  int trims = 0;
-  IdleTrimOptions options;
-  options.released = [&] { return std::exchange(released, 200 << 10); };
-  options.trim = [&] { ++trims; };
-  const auto trim = IdleTrim::Start(options, &executor);
-  executor.RunNext();
-  EXPECT_EQ(trims, 0);
-  executor.RunNext();
-  EXPECT_EQ(trims, 1);
-}
-
-TEST(IdleTrim, ASteadyRateOfAnySizeIsTrimmedNowAndThen) {
-  EXPECT_EQ(TrimsOf({}, uint64_t{1} << 30, 33), 1);
-  EXPECT_EQ(TrimsOf({}, uint64_t{1} << 30, 32), 0);
-  EXPECT_EQ(TrimsOf({}, 1 << 20, 330), 10);
-  // Hellos alone: seldom.
-  EXPECT_EQ(TrimsOf({}, 2 << 10, 4095), 0);
-  EXPECT_EQ(TrimsOf({}, 2 << 10, 4096), 1);
+TEST(IdleTrim, MemoryThatComesBackIsLeftAloneForLongerAndLonger) {
+  Process process;
+  int trims_of_the_first_hundred = 0;
+  for (int i = 0; i < 1000; ++i) {
+    process.kept = 64 * kMib;  // The buffers of a round.
+    process.Intervals(1);
+    if (i == 99) trims_of_the_first_hundred = process.trims;
+  }
+  EXPECT_LT(trims_of_the_first_hundred, 12);
+  EXPECT_NEAR(process.trims - trims_of_the_first_hundred, 900 / 16, 4);
+  process.kept = 0;
+  process.Intervals(80);
+  const int before = process.trims;
+  process.kept = 64 * kMib;
+  process.Intervals(2);
+  EXPECT_EQ(process.trims, before + 1);  // What comes seldom is given back at once.
 }
 
 }  // namespace

@@ -111,8 +111,11 @@ class AcceptLoopTest : public testing::Test {
 
   // Plays the script, and stops.
   void Play(AcceptOptions options = {}) {
-    AcceptLoop loop(options, &sockets_, &clock_, &executor_, &registry_,
-                    [this](int fd) { served_.push_back(fd); });
+    AcceptLoop loop(options, &sockets_, &clock_, &executor_, &registry_, [this](int fd) {
+      served_.push_back(fd);
+      if (on_serve_) on_serve_(fd);
+    });
+    loop_ = &loop;
     loop.Start();
     sockets_.WaitUntilPlayed();
     loop.Stop();
@@ -131,6 +134,8 @@ class AcceptLoopTest : public testing::Test {
   MetricRegistry registry_;
   ThreadExecutor executor_{"accept", 1};
   std::vector<int> served_;
+  AcceptLoop* loop_ = nullptr;  // while it plays
+  std::function<void(int fd)> on_serve_;
   std::map<ConnectionRefusal, uint64_t> refused_;
   uint64_t lines_ = 0;
   size_t open_ = 0;
@@ -176,6 +181,22 @@ TEST_F(AcceptLoopTest, WithoutEvenTheReserveThePortRestsAndComesBack) {
   EXPECT_EQ(sockets_.listened, (std::vector<bool>{true, false, false, true}));
   EXPECT_EQ(sockets_.refuse_calls, 2);
   EXPECT_EQ(served_, std::vector<int>{10});
+}
+
+TEST_F(AcceptLoopTest, AConnectionThatIsCutIsCountedAndItsAddressWaits) {
+  for (const int fd : {10, 11, 12}) Preface(fd);
+  on_serve_ = [this](int fd) {
+    if (fd != 10) return;
+    loop_->Cut(10, sockets_.identities[10], ConnectionRefusal::kResets);
+    // Of a connection that had the descriptor before.
+    loop_->Cut(10, sockets_.identities[10] + 100, ConnectionRefusal::kResets);
+  };
+  sockets_.Add({.arrive = {From(10, "a")}});
+  sockets_.Add({.arrive = {From(11, "a"), From(12, "b")}});
+  Play();
+  EXPECT_EQ(refused_[ConnectionRefusal::kResets], 1u);
+  EXPECT_EQ(refused_[ConnectionRefusal::kRate], 1u);
+  EXPECT_EQ(served_, (std::vector<int>{10, 12}));
 }
 
 TEST_F(AcceptLoopTest, ADescriptorOfTheFilesShareIsClosedAtOnce) {
@@ -225,23 +246,6 @@ TEST_F(AcceptLoopTest, APlaceIsFreeAgainOnceGrpcHasClosedItsConnection) {
   Play(options);
   EXPECT_EQ(served_, (std::vector<int>{10, 12}));
   EXPECT_EQ(refused_[ConnectionRefusal::kAddress], 1u);
-  EXPECT_EQ(open_, 1u);
-}
-
-TEST_F(AcceptLoopTest, SaysThatAConnectionHasEndedOnceAndOnlyOfThoseThatWereServed) {
-  for (const int fd : {10, 11}) Preface(fd);
-  sockets_.said[12] = "\x7f";  // Garbage: never served.
-  int ended = 0;
-  AcceptOptions options;
-  options.ended = [&ended] { ++ended; };
-  sockets_.Add({.arrive = {From(10, "a"), From(11, "a"), From(12, "a")}});
-  sockets_.Add({.before = [this] {
-    sockets_.identities[10] = 0;
-    clock_.Advance(seconds(2));
-  }});
-  sockets_.Add({.before = [this] { clock_.Advance(seconds(2)); }});
-  Play(options);
-  EXPECT_EQ(ended, 1);
   EXPECT_EQ(open_, 1u);
 }
 

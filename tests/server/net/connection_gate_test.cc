@@ -38,6 +38,21 @@ TEST(ConnectionGate, AnAddressOpensSoManyInASecondAndHoldsUpNoOther) {
   EXPECT_EQ(admitted, 10);
 }
 
+TEST(ConnectionGate, AnAddressWhoseConnectionsAreCutHasToWait) {
+  ConnectionGate gate({.total = 100, .per_address = 100, .per_second = 10});
+  ASSERT_EQ(gate.Admit("a", seconds(0)), std::nullopt);
+  gate.Punish("a", seconds(0));
+  EXPECT_EQ(gate.Admit("a", seconds(1)), ConnectionRefusal::kRate);
+  EXPECT_EQ(gate.Admit("b", seconds(1)), std::nullopt);
+  EXPECT_EQ(gate.Admit("a", milliseconds(1101)), std::nullopt);
+  for (int i = 0; i < 20; ++i) gate.Punish("a", seconds(2));
+  gate.Release("a");
+  gate.Release("a");
+  gate.Forget(seconds(6));
+  EXPECT_EQ(gate.Admit("a", seconds(7)), ConnectionRefusal::kRate);
+  EXPECT_EQ(gate.Admit("a", milliseconds(7101)), std::nullopt);
+}
+
 TEST(ConnectionGate, ForgetsAddressesThatAreGoneAndNoOthers) {
   ConnectionGate gate({.total = 10, .per_address = 10, .per_second = 1});
   ASSERT_EQ(gate.Admit("stays", seconds(0)), std::nullopt);
