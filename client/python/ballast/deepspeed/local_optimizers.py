@@ -15,7 +15,7 @@ import torch
 
 import ballast.torch as bt
 from ballast.errors import Unsupported, at_border
-from ballast.torch.wrap import also_takes
+from ballast.torch.wrap import LOCAL, also_takes
 
 
 class _Local(torch.optim.Optimizer):
@@ -173,6 +173,8 @@ def steps_in_fp32(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
                 p.copy_(wide)
             optimizer.state[p] = optimizer.state.pop(wide, {})
 
+    setattr(before, LOCAL, True)
+    setattr(after, LOCAL, True)
     optimizer.register_step_pre_hook(before)
     optimizer.register_step_post_hook(after)
     return optimizer

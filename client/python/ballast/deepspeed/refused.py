@@ -48,7 +48,6 @@ REFUSED: dict[str, str] = {
     "moe.mappings": "drop_tokens gather_tokens",
     "moe.sharded_moe": "MOELayer TopKGate",
     "moe.utils": "configure_moe_param_groups split_params_grads_into_shared_and_expert_params "
-                 "split_params_into_different_moe_groups_for_optimizer "
                  "split_params_into_shared_and_expert_params",
     "monitor": "",
     "monitor.monitor": "MonitorMaster",

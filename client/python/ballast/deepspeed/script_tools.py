@@ -18,6 +18,7 @@ import torch
 from ballast.deepspeed import comm
 from ballast.deepspeed.accelerator import get_accelerator
 from ballast.deepspeed.logs import logger
+from ballast.errors import Unsupported, at_border
 
 VERSION = "0.19.8"  # of DeepSpeed, whose names and behaviour these are
 noop_context = contextlib.nullcontext
@@ -97,6 +98,17 @@ def is_moe_param(param: Any) -> bool:
 def is_moe_param_group(param_group: dict[str, Any]) -> bool:
     """Whether a param group has only such parameters."""
     return bool(param_group.get("moe"))
+
+
+@at_border
+def split_params_into_different_moe_groups_for_optimizer(
+    param_groups: Any, max_group_size: Any = None
+) -> list[dict[str, Any]]:
+    """The groups, as a list. Unsupported where one has parameters of experts."""
+    groups = [param_groups] if isinstance(param_groups, dict) else list(param_groups)
+    if any(is_moe_param(p) for group in groups for p in group["params"]):
+        raise Unsupported("param_groups has parameters of experts: each trainer has all of a model")
+    return groups
 
 
 def has_moe_layers(m: torch.nn.Module) -> tuple[bool, int]:

@@ -59,7 +59,8 @@ MODULES: dict[str, dict[str, str] | str] = {
     "comm.comm": f"{_ROOT}.comm",
     "constants": _at(_TOOLS, "CROSS_RANK CROSS_SIZE LOCAL_RANK TORCH_DISTRIBUTED_DEFAULT_PORT"),
     "git_version_info": _at(_TOOLS, "git_branch git_hash torch_info version"),
-    "moe.utils": _at(_TOOLS, "has_moe_layers is_moe_param is_moe_param_group"),
+    "moe.utils": _at(_TOOLS, "has_moe_layers is_moe_param is_moe_param_group "
+                             "split_params_into_different_moe_groups_for_optimizer"),
     "ops": _at(_BUILDERS, "__compatible_ops__"),
     "ops.adagrad": _ADAGRAD,
     "ops.adagrad.cpu_adagrad": _ADAGRAD,

@@ -28,6 +28,9 @@ _CLASSES: dict[type, type[ServiceOptimizer]] = {
 _ACTING = ("__getattribute__", "__setattr__", "__setstate__")
 
 
+LOCAL = "of_a_local_step"  # Marks hooks that only concern steps in the trainer.
+
+
 def also_takes(kind: type[torch.optim.Optimizer], ours: type[ServiceOptimizer]) -> None:
     """wrap() takes optimizers of the class `kind`, whose groups and state are those of `ours`."""
     _CLASSES[kind] = ours
@@ -104,7 +107,8 @@ def _refuse_changed_steps(optimizer: torch.optim.Optimizer, kind: type) -> None:
             f"wrap(): step() of this {type(optimizer).__name__} was replaced, and the service "
             f"steps as {kind.__name__} does"
         )
-    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+    before, after = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
+    if not all(getattr(hook, LOCAL, False) for hook in (*before.values(), *after.values())):
         raise BadArgument(
             "wrap(): the optimizer has hooks of step(), which would not run; register them on the "
             "result instead"
