@@ -271,18 +271,30 @@ def test_a_sparse_gradient_is_refused_by_name(fake):
         opt.step()
 
 
-def test_a_gradient_of_another_dtype_is_refused_by_name(fake):
-    p = nn.Parameter(torch.zeros(3))
-    opt = bt.AdamW([("w", p)])
-    opt.step()
-    p.data = p.data.bfloat16()
-    p.grad = torch.zeros(3, dtype=torch.bfloat16)
-    p.data = torch.zeros(3)
-    if p.grad.dtype == p.dtype:
-        pytest.skip("this torch keeps gradient and parameter dtypes equal")
-    opt.fetch_weights()
-    with pytest.raises(ballast.BadArgument, match="gradient of parameter 'w'.*bfloat16"):
+BF16, FP16, FP32, FP64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+@pytest.mark.parametrize(
+    ("dtype", "of_gradient"), [(BF16, FP32), (FP16, FP32), (BF16, FP64), (FP32, BF16)]
+)
+def test_a_gradient_of_another_dtype_is_rounded_once_to_the_parameters(
+    fake, dtype, of_gradient, batches
+):
+    """Tensor.grad_dtype; with halves that go to the even neighbour, up and down."""
+    p = nn.Parameter(torch.zeros(5, dtype=dtype))
+    p.grad_dtype = of_gradient
+    opt = bt.SGD([("w", p)], lr=1.0, accumulation_steps=batches)
+    small = 2.0**-8 if dtype == BF16 else 2.0**-11
+    values = torch.tensor([1 + small, 1 + 3 * small, 1e-3, -0.1, 0.0], dtype=of_gradient)
+    for _ in range(batches):
+        p.grad = values / batches
         opt.step()
+    pushed = -opt.export_state()["state"][0]["master"]
+    assert torch.equal(pushed, values.float().to(dtype).float())
+    p.grad = None
+    (p.float() * values.float()).sum().backward()
+    assert p.grad.dtype == of_gradient
 
 
 def test_weights_stay_correct_for_autograd(fake):

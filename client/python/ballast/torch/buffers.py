@@ -72,10 +72,11 @@ def _copy_back(entry: Entry) -> None:
 
 
 def dense_gradient(entry: Entry) -> torch.Tensor | None:
-    """The parameter's gradient, of the parameter's dtype and shape; None when there is none.
+    """The parameter's gradient, of its shape and of a floating dtype; None when there is none.
 
-    Raises Unsupported or BadArgument naming the parameter when the gradient is sparse, on another
-    device or of another dtype or shape than the parameter.
+    That may be another one than the parameter's (Tensor.grad_dtype). Raises Unsupported or
+    BadArgument naming the parameter when the gradient is sparse, on another device, of another
+    shape or not floating.
     """
     p, grad = entry.param, entry.param.grad
     if grad is None:
@@ -85,7 +86,7 @@ def dense_gradient(entry: Entry) -> torch.Tensor | None:
             f"the gradient of parameter {entry.name!r} has layout {grad.layout}; sparse gradients "
             "are not supported (nn.Embedding: sparse=False)"
         )
-    if grad.dtype != p.dtype or grad.device != p.device or grad.shape != p.shape:
+    if not grad.is_floating_point() or grad.device != p.device or grad.shape != p.shape:
         raise BadArgument(
             f"the gradient of parameter {entry.name!r} is {grad.dtype} {tuple(grad.shape)} on "
             f"{grad.device} but the parameter is {p.dtype} {tuple(p.shape)} on {p.device}"
@@ -96,12 +97,14 @@ def dense_gradient(entry: Entry) -> torch.Tensor | None:
 def gradient(entry: Entry) -> tuple[int, torch.Tensor | None]:
     """(address or 0, owner of the memory) of the parameter's gradient, contiguous.
 
-    Raises as dense_gradient().
+    One of another dtype is rounded once to the parameter's, to nearest, ties to even: what travels
+    has that dtype, and an fp32 sum of micro-batches is rounded so, too. Raises as dense_gradient().
     """
     grad = dense_gradient(entry)
     if grad is None:
         return 0, None
-    if grad.numel() and grad.is_contiguous() and not grad.is_neg():
+    as_it_is = grad.dtype == entry.dtype and grad.is_contiguous() and not grad.is_neg()
+    if grad.numel() and as_it_is:
         return grad.data_ptr(), grad
     return copied_gradient(entry, grad)
 
