@@ -8,6 +8,7 @@ import torch
 import ballast
 import ballast.torch as bt
 from ballast import config, user_state
+from real_training import SMALL, fresh_job
 
 DURABLE = {"durability": "process", "resume": "auto"}
 
@@ -25,7 +26,7 @@ def test_a_resumed_job_brings_weights_round_and_user_state(fake, capsys):
     assert (opt.resumed, opt.round, opt.opt_step) == (True, 56, 56)
     assert opt.user_state == {"position": 448}
     assert p.tolist() == [0.25] * 8
-    assert capsys.readouterr().err.startswith("ballast: job job: resumed at round 57 (0.")
+    assert capsys.readouterr().err.startswith("ballast: job job: resumed at round 57 (")
     assert fake.last.options["resume"] == "auto"
     p.grad = torch.ones(8)
     opt.user_state["position"] += 8  # in place is as good as anew
@@ -165,3 +166,69 @@ def test_torchruns_restart_keeps_the_name_of_a_job_that_is_resumed():
            "TORCHELASTIC_RESTART_COUNT": "2"}  # fmt: skip
     assert config.resolve(environ=env).job == "run.r2"
     assert config.resolve(environ=env, durability="power", resume="auto").job == "run"
+
+
+LAYERS = ("layers.0", "layers.1")
+# How wrappers call the tensors of a model of two layers and a head that is tied to the first.
+WRAPPED = {
+    "plain": lambda path: path,
+    "compiled": lambda path: f"_orig_mod.{path}",
+    "DDP": lambda path: f"module.{path}",
+    "DDP(compiled)": lambda path: f"module._orig_mod.{path}",
+    "compiled(DDP)": lambda path: f"_orig_mod.module.{path}",
+    "layers": lambda path: f"{path}._orig_mod" if path in LAYERS else path,
+    "DDP(layers)": lambda path: "module." + WRAPPED["layers"](path),
+}
+
+
+def wrapped(form, endpoints, job, resume):
+    weights = [torch.nn.Parameter(torch.full((3 + i,), float(i))) for i in range(3)]
+    tied = [*zip((*LAYERS, "norm"), weights), ("head", weights[0])]
+    named = [(WRAPPED[form](path) + ".weight", weight) for path, weight in tied]
+    opt = bt.AdamW(named, endpoints=endpoints, job=job, resume=resume, lr=0.1, **SMALL)
+    return named, opt
+
+
+@pytest.mark.parametrize("begun", WRAPPED)
+def test_a_job_is_continued_whatever_wraps_the_model(shared_servers, begun):
+    endpoints, job = shared_servers(1), fresh_job("wrapped")
+    named, opt = wrapped(begun, endpoints, job, "never")
+    for _, weight in named:
+        weight.grad = torch.ones_like(weight)
+    opt.step()
+    opt.close()
+    for form in WRAPPED:
+        again, opt = wrapped(form, endpoints, job, "must")
+        opt.attach()
+        assert opt.round == 1
+        assert all(torch.equal(a, b) for (_, a), (_, b) in zip(again, named, strict=True))
+        # Here the names are the model's.
+        assert list(opt.export_state()["names"].values()) == [name for name, _ in again[:3]]
+        opt.close()
+
+
+OF_A_NEW_JOB = 'slot 1 does not match the job: tensor 0 ("module.w") is named "w" here'
+OTHER_ALIASES = 'slot 0 cannot continue job "j": tensor 0 ("module.w") has other aliases'
+OTHER_NAME = 'slot 0 cannot continue job "j": tensor 0 ("module.w") is named "v" here'
+OLD = 'slot 0 cannot continue job "j": tensor 0 ("module.w") is named "w" here'
+
+
+@pytest.mark.parametrize(
+    ("said", "hint"),
+    [((OF_A_NEW_JOB,), True), ((OLD, OTHER_ALIASES), True), ((OLD, OLD), True),
+     ((OTHER_NAME,), False)],
+)  # fmt: skip
+def test_names_that_cannot_be_matched_are_refused_with_the_prefixes(fake, monkeypatch, said, hint):
+    opt = make()[1]
+    answers = list(said)
+
+    def refuse(*_, **__):
+        fake.attach_error = ballast.SpecMismatch(answers.pop(0), slot=1)
+        return start(*_, **__)
+
+    start = fake.start_attach
+    monkeypatch.setattr(fake, "start_attach", refuse)
+    with pytest.raises(ballast.SpecMismatch) as refused:
+        opt.attach()
+    assert not answers and refused.value.slot == 1
+    assert ('prefix of a wrapper ("_orig_mod." of torch.compile' in str(refused.value)) == hint

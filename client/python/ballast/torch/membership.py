@@ -18,9 +18,10 @@ from ballast.config import JobConfig
 from ballast.errors import BadArgument, BadSpec, Closed, SpecMismatch
 from ballast.interrupts import INTERRUPTED
 from ballast.pauses import say
-from ballast.session import Session, TensorSpec
+from ballast.session import Session
 from ballast.torch import buffers, collective, gpu, nccl, reduced
 from ballast.torch.edits import EditWatch, explained
+from ballast.torch.job_names import JobNames
 from ballast.torch.kind import Kind
 from ballast.torch.manifest import Entry, Manifest
 from ballast.torch.naming import Naming
@@ -53,6 +54,7 @@ class Membership:
         self.place_now: Callable[[], user_state.Place] | None = None
         self.edits = EditWatch()
         self._naming = naming
+        self._names = JobNames()
         self._kind = kind
         self._closed = False
         self._gpu: gpu.Gpu | None = None
@@ -142,8 +144,7 @@ class Membership:
         # The interrupted round may have ended or not; the servers know. As a process that is
         # started again does, this one takes over what they have.
         entries = self.entries
-        weights = [buffers.weight_address(e) for e in entries]
-        self._take_seat([e.spec() for e in entries], weights, entries, resume="must")
+        self._take_seat([buffers.weight_address(e) for e in entries], entries, resume="must")
         self._gradients_are_old = True
         buffers.received(entries)
         self.edits.begin(entries)
@@ -226,7 +227,6 @@ class Membership:
         parameters hold the job's weights.
         """
         weights = [buffers.weight_address(e) for e in entries]
-        specs = [e.spec() for e in entries]
         received = self.config.init == "broadcast" and self.config.rank != 0
         if self.config.collective == collective_option.NCCL:
             nccl.check(_named(entries))
@@ -234,11 +234,12 @@ class Membership:
         if self.session is None:
             self.options = self._kind.options(param_groups)
             with explained():
-                received = self._take_seat(specs, weights, entries) or received
+                received = self._take_seat(weights, entries) or received
         else:
             gpu.refuse_joining(_named(entries), self._gpu)
             if not edited:
                 self.settle_edits()
+            specs = self._names.specs(entries)
             self.session.extend(specs, weights, _torch_groups(entries), keep=entries)
         self.manifest.add(entries)
         if received:
@@ -251,25 +252,14 @@ class Membership:
         return self.edits.settle(self.entries, self.session, arrays, self.config)
 
     def _take_seat(
-        self,
-        specs: list[TensorSpec],
-        weights: list[int],
-        entries: list[Entry],
-        resume: str | None = None,
+        self, weights: list[int], entries: list[Entry], resume: str | None = None
     ) -> bool:
         self._gpu = gpu.of(_named(entries), self.config.pinned_bytes)
         self._settle_gradients(entries)
 
         def attach(config: JobConfig) -> Session:
-            return Session.attach(
-                config if resume is None else dataclasses.replace(config, resume=resume),
-                self._optimizer(),
-                specs,
-                weights,
-                keep=entries,
-                schedule_groups=_torch_groups(entries),
-                gpu=self._gpu,
-            )
+            wanted = config if resume is None else dataclasses.replace(config, resume=resume)
+            return self._attach_by_its_names(wanted, weights, entries)
 
         try:
             self.session = attach(self.config)
@@ -290,6 +280,24 @@ class Membership:
         if self.session.resumed:
             self._read_user_state(self.session.user_state)
         return self.session.resumed
+
+    def _attach_by_its_names(
+        self, config: JobConfig, weights: list[int], entries: list[Entry]
+    ) -> Session:
+        while True:
+            try:
+                return Session.attach(
+                    config,
+                    self._optimizer(),
+                    self._names.specs(entries),
+                    weights,
+                    keep=entries,
+                    schedule_groups=_torch_groups(entries),
+                    gpu=self._gpu,
+                )
+            except SpecMismatch as error:
+                if not self._names.follow(error, entries):
+                    raise
 
     def _optimizer(self) -> tuple[str, dict[str, float]]:
         quirk = self._kind.quirk if self.config.profile == "deepspeed" else ""
