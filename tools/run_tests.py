@@ -24,7 +24,7 @@ FLAKY_MAX = 3
 RERUN_MAX = 30
 # Tests of pytest mostly wait: for servers to start, for timeouts. More than eight workers wait for
 # each other's disk.
-WORKERS_PER_PROCESSOR = 2
+WORKERS_PER_PROCESSOR = 3
 WORKERS_MAX = 8
 LAST_WORDS = 8
 # A test's limit is at least so many times what it takes: a loaded machine is no failure.

@@ -39,11 +39,12 @@ def run(stage: checks.Stage) -> None:
     stage.folder.mkdir(parents=True, exist_ok=True)
     deepspeed = deepspeed_here(stage)
     ballast = {d: Peer(f"ballast {d}", "ballast", d) for d in ("process", "power", "none")}
-    first = [Peer("torch", "torch"), ballast["process"], ballast["power"], *deepspeed,
-             Peer("fsdp2", "fsdp2"), ballast["none"]]  # fmt: skip
+    torchs, fsdp2 = Peer("torch", "torch"), Peer("fsdp2", "fsdp2")
+    first = [torchs, ballast["process"], ballast["power"], *deepspeed, fsdp2, ballast["none"]]
     medium, xl = peer_model.MEDIUM, peer_model.XL
-    if stage.cpu:
-        first.append(Peer("ballast faulty", "ballast", "none", faulty=True))
+    if stage.cpu:  # A process of each kind is enough.
+        first = [torchs, ballast["power"], *deepspeed, fsdp2,
+                 Peer("ballast faulty", "ballast", "none", faulty=True)]  # fmt: skip
         medium = dataclasses.replace(peer_model.SMALLEST, checkpointing=True)
         xl = dataclasses.replace(medium, layers=2)
     Comparison(stage, "medium", medium, first).run(ROUNDS)
@@ -51,7 +52,8 @@ def run(stage: checks.Stage) -> None:
         stage.not_run("peers XL", f"{stage.left():.0f} s were left, it wants {XL_S:.0f}")
         return
     one = ballast["process" if room_for(stage.folder, parameters(xl), 1) else "none"]
-    Comparison(stage, "XL", xl, [first[0], one, *deepspeed, Peer("fsdp2", "fsdp2")]).run(3)
+    last = [torchs, one] if stage.cpu else [torchs, one, *deepspeed, fsdp2]
+    Comparison(stage, "XL", xl, last).run(3)
 
 
 def parameters(sizes: peer_model.Sizes) -> int:
