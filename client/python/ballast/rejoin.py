@@ -87,7 +87,10 @@ def join(optimizer: ServiceOptimizer, job: str) -> None:
         before = optimizer._membership
         if before.session is not None:
             before.leave()
+        rates = optimizer._rounds.rates
         optimizer._prepare(dataclasses.replace(before.config, job=job, resume="must"))
+        # The groups show the rates of a schedule; it knows those that they were made with.
+        optimizer._rounds.rates = rates
         optimizer.attach()
     if optimizer.rank == 0 and left != job:
         _remove_left(optimizer, left)

@@ -16,7 +16,7 @@ def loop(boundary, steps, skipped=()):
         boundary.backward()
         ended.append(boundary.is_boundary())
         if ended[-1]:
-            boundary.check_round()
+            boundary.check_round(gradients=False)
             boundary.round_ended(index not in skipped)
         boundary.step_ended()
     return ended
@@ -61,10 +61,18 @@ def test_without_managing_each_step_ends_a_round_and_counts_what_there_was():
         boundary.set(True)
 
 
-def test_a_round_without_a_backward_is_refused():
-    boundary = Boundary(1, 1, 1, True)
-    with pytest.raises(BadArgument, match="loss.backward"):
-        boundary.check_round()
+def test_a_round_that_nothing_has_divided_is_refused():
+    boundary = Boundary(1, 2, 1, True)
+    for gradients in (False, True):
+        with pytest.raises(BadArgument, match="neither engine.backward"):
+            boundary.check_round(gradients)
+    boundary.other_backward()
+    boundary.check_round(gradients=True)
+    boundary.round_ended(True)
+    with pytest.raises(BadArgument, match="come through an output"):
+        boundary.check_round(gradients=True)
+    boundary.resize(1)
+    boundary.check_round(gradients=True)  # nothing is to be divided
 
 
 def test_another_batch_size_changes_the_accumulation():

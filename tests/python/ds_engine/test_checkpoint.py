@@ -13,7 +13,7 @@ from collections import Counter
 import ballast.deepspeed as deepspeed
 import pytest
 import torch
-from ballast import rejoin
+from ballast import control, rejoin
 from ballast.deepspeed import folder
 from ballast.errors import BadArgument, NameInUse, StorageFailed, Unreachable, Unsupported
 from ballast.plain_values import Packer, unpack
@@ -51,7 +51,7 @@ class FakeControl:
 
     def snapshots(self, job):
         calls = [c for one in self._fake.attached for c in one.calls if c[0] == "snapshot"]
-        return [{"name": call[1]} for call in calls]
+        return [{"name": call[1], "round": 0} for call in calls]
 
     def fork(self, job, snapshot, new, world):
         self.made.append((job, snapshot, new, world))
@@ -76,7 +76,7 @@ class FakeControl:
 @pytest.fixture
 def servers(fake, monkeypatch):
     found = FakeControl(fake)
-    monkeypatch.setattr(rejoin, "control_of", lambda optimizer: found)
+    monkeypatch.setattr(control, "of", lambda config: found)
     return found
 
 

@@ -161,7 +161,7 @@ def test_a_process_that_is_started_again_continues_there(fake, monkeypatch, own)
     state = user_state.encode_place(user_state.encode(own), Place(2, 4, 0))
     fake.resumes = (7, 0.5, state)
     run, data = engine()
-    assert not fake.attached
+    assert len(fake.attached) == 1  # in initialize(), before anybody asks
     assert data.epoch == 2 and len(fake.attached) == 1
     assert run.optimizer.user_state == own
     assert len(rows_of(data)) == 4 and data.epoch == 3
@@ -171,11 +171,10 @@ def rows_of(batches):
     return [batch for (batch,) in batches]
 
 
-def test_a_forward_pass_attaches_where_a_run_may_be_resumed(fake, monkeypatch):
+def test_initialize_attaches_where_a_run_may_be_resumed(fake, monkeypatch):
     monkeypatch.setenv("BALLAST_RESUME", "auto")
     fake.resumes = (7, 0.5, b"")
     run, _ = engine()
-    run(torch.ones(2, 4))
     assert run.optimizer.resumed and run.module.weight[0, 0] == 0.5
 
 

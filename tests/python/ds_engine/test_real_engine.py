@@ -28,7 +28,8 @@ engine, optimizer, _, scheduler = deepspeed.initialize(
 rank = int(os.environ.get("RANK", "0"))
 for i in range(10):
     x = torch.randn(4, 16, generator=torch.Generator().manual_seed(100 * rank + i))
-    engine.backward(engine(x).square().mean())
+    loss = engine(x).square().mean()
+    engine.backward(loss) if i % 2 else loss.backward()
     engine.step()
 engine.save_16bit_model(sys.argv[1])
 if rank == 0:

@@ -112,7 +112,9 @@ def test_the_engine_follows_the_scale_and_the_schedule_of_the_service(shared_ser
         if i % 2:
             said.append((engine.get_lr(), engine.loss_scale(), engine.skipped_steps))
     module, expected = plain_loop(endpoints)
-    assert said == expected
+    assert [one[1:] for one in said] == [one[1:] for one in expected]
+    # The engine says with what the next round steps, as DeepSpeed's does.
+    assert [one[0] for one in said[:-1]] == [one[0] for one in expected[1:]]
     for a, b in zip(engine.module.parameters(), module.parameters(), strict=True):
         assert torch.equal(a, b)
     rounds = MICRO_BATCHES // 2

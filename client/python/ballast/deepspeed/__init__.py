@@ -62,8 +62,9 @@ def initialize(
 ) -> tuple[DeepSpeedEngine, Any, Any, Any]:
     """(engine, optimizer, training_dataloader, lr_scheduler), as deepspeed.initialize() gives them.
 
-    model: is cast to the dtype of the ds_config. optimizer: None for the ds_config's, an optimizer
-    of torch or Ballast, or a function of the parameters. model_parameters: what to train; all
+    model: its parameters are cast to the dtype of the ds_config. optimizer: None for the
+    ds_config's, an optimizer of torch or Ballast, or a function of the parameters. Without any the
+    engine only computes. model_parameters: what to train; all
     parameters with requires_grad by default. training_data: a Dataset, of which each trainer gets
     its part. lr_scheduler: None for the ds_config's schedule, which the service moves, a scheduler
     on `optimizer`, or a function of the optimizer that initialize() returns. config, config_params,
@@ -71,6 +72,8 @@ def initialize(
     --mixed-precision fills fp16.enabled and bf16.enabled. The servers come from the environment, as
     for bt.AdamW.
     distributed_port, dist_init_required and mesh_param mean nothing here.
+    With several trainers, and in a run that may be resumed, it attaches: all trainers call it, and
+    the model then has the lowest rank's weights, or those of the job.
     Raises BadArgument and Unsupported for what does not fit, with all refused keys of the ds_config
     in one text; then nothing has begun.
     """
@@ -92,12 +95,11 @@ def initialize(
         loader,
         _boundary(settings, world),
         Monitor(document, rank),
-        settings["zero_optimization.stage"],
-        building.sums_in_fp32(settings),
+        settings,
         Progress(settings["steps_per_print"], settings["wall_clock_breakdown"], rank),
         _transfers(settings, rank),
-        settings["checkpoint.load_universal"],
     )
+    engine.enter()
     return engine, opt, loader, schedule
 
 

@@ -31,6 +31,7 @@ class Boundary:
         self._managed = managed
         self._said: bool | None = None  # by set()
         self._backwards = 0  # since the last round
+        self._others = False  # passes of the script's own that were divided, since then
 
     @property
     def train(self) -> int:
@@ -65,28 +66,36 @@ class Boundary:
         return (self.micro_steps + 1) % self.accumulation == 0
 
     @property
-    def backwards(self) -> int:
-        """Calls of backward() since the last round."""
-        return self._backwards
+    def began(self) -> bool:
+        """Whether gradients of this round are there already."""
+        return self._backwards > 0 or self._others
 
     def backward(self) -> None:
         self._backwards += 1
 
-    def check_round(self) -> None:
-        """BadArgument when a round would end without a backward() of the engine."""
-        if self._backwards == 0:
-            raise BadArgument(
-                "step() ends a round, and engine.backward(loss) was not called in it; it divides "
-                "the loss by gradient_accumulation_steps and multiplies it by the loss scale, "
-                "which loss.backward() does not"
-            )
+    def other_backward(self) -> None:
+        """A pass that the script began itself has come through an output of engine(...)."""
+        self._others = True
+
+    def check_round(self, gradients: bool) -> None:
+        """BadArgument when a round would end that no backward pass of the engine's is in.
+
+        gradients: whether there are some. Without accumulation nothing has to be divided.
+        """
+        if self.began or (gradients and self.accumulation == 1):
+            return
+        raise BadArgument(
+            "step() ends a round, and neither engine.backward(loss) was called in it, nor did "
+            "loss.backward() come through an output of engine(...); they divide by "
+            "gradient_accumulation_steps. Call the engine, not its module, or engine.backward()"
+        )
 
     def round_ended(self, applied: bool) -> None:
         counted = self.train if self._managed else self.micro * self._world * self._backwards
         self.global_samples += counted
         self.global_steps += 1
         self.skipped_steps += not applied
-        self._backwards = 0
+        self._begin()
 
     def restore(
         self, micro_steps: int, global_steps: int, global_samples: int, skipped_steps: int
@@ -99,7 +108,10 @@ class Boundary:
         self.global_steps = global_steps
         self.global_samples = global_samples
         self.skipped_steps = skipped_steps
-        self._backwards = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._backwards, self._others = 0, False
 
     def step_ended(self) -> None:
         self.micro_steps += 1

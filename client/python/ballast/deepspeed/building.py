@@ -23,6 +23,7 @@ from ballast.deepspeed.schedule import ServiceSchedule
 from ballast.deepspeed.settings import Settings
 from ballast.errors import BadArgument, Unsupported
 from ballast.loss_scale import DynamicLossScale
+from ballast.pauses import say
 from ballast.schedules import Schedule
 from ballast.torch.service_optimizer import ServiceOptimizer
 
@@ -82,13 +83,15 @@ def sums_in_fp32(settings: Settings) -> bool:
 
 def optimizer_of(
     given: Any, parameters: Any, model: torch.nn.Module, settings: Settings
-) -> ServiceOptimizer:
-    """The optimizer, whose state is in the service.
+) -> ServiceOptimizer | None:
+    """The optimizer, whose state is in the service; None where none is asked for.
 
     given: initialize()'s optimizer: None for the configuration's, one of torch's, a Ballast one, or
     a function of the parameters that makes one. parameters: initialize()'s model_parameters.
     Raises BadArgument or Unsupported, by name, for one that does not fit.
     """
+    if given is None and settings["optimizer.type"] is None:
+        return None
     if given is None:
         return _configured(parameters, model, settings)
     if not isinstance(given, torch.optim.Optimizer) and callable(given):
@@ -188,12 +191,15 @@ def _shown(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else repr(value)
 
 
-def scheduler_of(given: Any, optimizer: ServiceOptimizer, settings: Settings) -> Any:
+def scheduler_of(given: Any, optimizer: ServiceOptimizer | None, settings: Settings) -> Any:
     """initialize()'s lr_scheduler: one that is there, or a function of the optimizer.
 
-    None with the configuration's schedule, which the service moves.
+    None with the configuration's schedule, which the service moves. Without an optimizer there is
+    no schedule, whatever is given, as in DeepSpeed.
     """
     kind = settings["scheduler.type"]
+    if optimizer is None:
+        return None
     if kind is not None:
         if given is None:
             return ServiceSchedule(optimizer)
@@ -227,6 +233,23 @@ def loader_of(
     micro = settings.batch.micro
     assert micro is not None
     return Loader(data, micro, world, rank, collate, settings["dataloader_drop_last"])
+
+
+def share_weights(model: torch.nn.Module, world: int, rank: int) -> None:
+    """Rank 0's weights on all trainers, for an engine without an optimizer, which is in no job.
+
+    Over torch.distributed, where the script has begun it, as DeepSpeed does; else a line says that
+    each trainer keeps its own.
+    """
+    if world == 1:
+        return
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        say(rank, "an engine without an optimizer: each trainer keeps the weights that it has; "
+            "init_distributed() before initialize() brings rank 0's")  # fmt: skip
+        return
+    with torch.no_grad():
+        for tensor in (*model.parameters(), *model.buffers()):
+            torch.distributed.broadcast(tensor, 0)
 
 
 def refuse_parallel(mpu: Any) -> None:

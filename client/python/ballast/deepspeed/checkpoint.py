@@ -243,6 +243,8 @@ def _apply(
     # In place: schedules hold these groups.
     for group, saved in zip(engine.optimizer.param_groups, values["groups"]):
         group.update(saved)
+    # A schedule of the service has its rates from the job.
+    engine.optimizer._rounds.rates.loaded(engine.optimizer.param_groups)
     if schedule and engine.lr_scheduler is not None and values["lr_scheduler"] is not None:
         engine.lr_scheduler.load_state_dict(values["lr_scheduler"])
     if engine.training_dataloader is not None:
@@ -255,3 +257,4 @@ def begin_round(engine: DeepSpeedEngine, counters: Mapping[str, int]) -> None:
     engine.zero_grad()
     engine.optimizer._accumulation.discard()
     engine._boundary.restore(**counters)
+    engine.show_rates()

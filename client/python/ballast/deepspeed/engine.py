@@ -14,11 +14,14 @@ from typing import Any
 
 import torch
 
-from ballast.deepspeed import checkpoint, universal, utils
+from ballast.deepspeed import backward, building, checkpoint, universal, utils
 from ballast.deepspeed.boundary import Boundary
+from ballast.deepspeed.getters import Getters
 from ballast.deepspeed.loader import Loader
 from ballast.deepspeed.names import engine_advice
 from ballast.deepspeed.progress import Progress
+from ballast.deepspeed.schedule import ServiceSchedule
+from ballast.deepspeed.settings import Settings
 from ballast.deepspeed.transfers import Transfers
 from ballast.errors import BadArgument, Unsupported, at_border
 from ballast.monitor import Monitor, round_events, timer_events
@@ -26,86 +29,128 @@ from ballast.torch.service_optimizer import ServiceOptimizer
 from ballast.user_state import Place
 
 
-class DeepSpeedEngine:
-    """What deepspeed.initialize() returns first. Names that it lacks are the module's.
+class BadCall(BadArgument, AssertionError):
+    """A call that DeepSpeed answers with an AssertionError. Correct the script."""
 
-    module: the model. optimizer: a ballast.torch optimizer. lr_scheduler, training_dataloader: or
-    None. micro_steps, global_steps, global_samples, skipped_steps: as in DeepSpeed.
+
+class DeepSpeedEngine(Getters, torch.nn.Module):
+    """What deepspeed.initialize() returns first: a module around the model, as DeepSpeed's.
+
+    Names that it lacks are the model's. module: the model. optimizer: a ballast.torch optimizer, or
+    None, for evaluation. lr_scheduler, training_dataloader: or None. micro_steps, global_steps,
+    global_samples, skipped_steps: as in DeepSpeed.
     """
 
     def __init__(
         self,
         module: torch.nn.Module,
-        optimizer: ServiceOptimizer,
+        optimizer: ServiceOptimizer | None,
         lr_scheduler: Any,
         training_dataloader: Any,
         boundary: Boundary,
         monitor: Monitor,
-        stage: int,
-        sums_in_fp32: bool = False,
+        settings: Settings,
         progress: Progress | None = None,
         transfers: Transfers | None = None,
-        loads_universal: bool = False,
     ) -> None:
-        """stage: zero_optimization.stage, which scripts ask for. sums_in_fp32: gradients of 16 bits
-        add up in fp32 over the micro-batches of a round. progress: prints. transfers: comms_logger,
-        or None when it is off. loads_universal: checkpoint.load_universal."""
+        """progress: prints. transfers: comms_logger, or None when it is off."""
+        super().__init__()
         self.module = module
         self.optimizer = optimizer
         self.lr_scheduler = lr_scheduler
         self.training_dataloader = training_dataloader
         self.monitor = monitor
         self._boundary = boundary
-        self._stage = stage
-        self._sums_in_fp32 = sums_in_fp32
-        self._scales = optimizer._membership.config.loss_scale != 1.0
+        self._settings = settings
+        self._sums_in_fp32 = building.sums_in_fp32(settings)
+        self._pass = -1  # the newest one that the script began itself
+        self._guard: backward.Guard | None = None
         self._applied = False
         self._no_sync = False
         self._progress = progress or Progress(None, False, 0)
         self._transfers = transfers
-        self._loads_universal = loads_universal
-        utils.know(optimizer)
         if isinstance(training_dataloader, Loader):
             training_dataloader.follow(self._found_place)
-        self.commit_place()
+        if optimizer is None:
+            building.share_weights(module, self.world_size, self.global_rank)
+        else:
+            utils.know(optimizer)
+            if optimizer._membership.config.loss_scale != 1.0:
+                self._guard = backward.Guard()
+            self._watch(optimizer)
+            self.commit_place()
+            self.show_rates()
 
     def __getattr__(self, name: str) -> Any:
-        module = self.__dict__.get("module")
+        with contextlib.suppress(AttributeError):
+            return super().__getattr__(name)
+        module = self.__dict__.get("_modules", {}).get("module")
         if module is not None and not name.startswith("__") and hasattr(module, name):
             return getattr(module, name)
         raise AttributeError(engine_advice(name))
 
     # ---- the loop
 
-    def __call__(self, *inputs: Any, **named: Any) -> Any:
-        self._enter()
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """What the model returns; loss.backward() through it is divided as backward() is."""
+        self.enter()
         with self._progress.timed("fwd"):
-            return self.module(*inputs, **named)
+            result = self.module(*inputs, **named)
+        if self.optimizer is None or not torch.is_grad_enabled():
+            return result
+        if self._boundary.accumulation == 1 and not self._sums_in_fp32:
+            return result
+        return backward.outputs(result, self.gradient_accumulation_steps, self._other_backward)
 
-    forward = __call__
-
-    def _enter(self) -> None:
-        """Before a forward pass: weights of the job that a resumed run continues, or the lowest
-        rank's, come into the model. In the first one, and of the latter also in the first one with
-        parameters that can be trained from now on."""
+    def enter(self) -> None:
+        """Before forward passes: weights of the job that a resumed run continues, or the lowest
+        rank's, come into the model. Once, and of the latter also with parameters that can be
+        trained from now on."""
+        if self.optimizer is None:
+            return
         membership = self.optimizer._membership
         brought = membership.config.init == "broadcast" and not membership.alone
         if membership.session is None:
             if brought or membership.config.resume != "never":
-                self.optimizer.attach()
-        elif brought and membership.may_grow(self.optimizer.param_groups):
-            self.optimizer.attach()
+                self._attach()
+        elif (brought or self._guard) and membership.may_grow(self.optimizer.param_groups):
+            self._watch(self.optimizer)
+            if brought:
+                self._attach()
+
+    def _attach(self) -> None:
+        self._trained("attach").attach()
+        self.show_rates()
+
+    def show_rates(self) -> None:
+        """param_groups have what the next round uses, where the service's schedule decides it."""
+        if isinstance(self.lr_scheduler, ServiceSchedule):
+            self.lr_scheduler.show()
+
+    def _watch(self, optimizer: ServiceOptimizer) -> None:
+        if self._guard is not None:
+            self._guard.watch(p for group in optimizer.param_groups for p in group["params"])
+
+    def _trained(self, call: str) -> ServiceOptimizer:
+        """The optimizer. BadCall, naming the call, for an engine without."""
+        if self.optimizer is None:
+            raise BadCall(
+                f"{call}() needs an optimizer, and initialize() was given none: pass optimizer=, "
+                "or write optimizer.type into the ds_config"
+            )
+        return self.optimizer
 
     def _found_place(self) -> Place | None:
         """Where the job's last round has left training_data; attaches, if it may be resumed."""
-        membership = self.optimizer._membership
-        if membership.config.resume != "never":
-            self.optimizer.attach()
-        return membership.place
+        if self.optimizer is None:
+            return None
+        if self.optimizer._membership.config.resume != "never":
+            self._attach()
+        return self.optimizer._membership.place
 
     def commit_place(self) -> None:
         """The rounds of the optimizer's present job commit where training_data stands."""
-        if isinstance(self.training_dataloader, Loader):
+        if isinstance(self.training_dataloader, Loader) and self.optimizer is not None:
             self.optimizer._membership.place_now = self.training_dataloader.commit
 
     @at_border
@@ -118,18 +163,43 @@ class DeepSpeedEngine:
         divided out by the service. Gradients add up in the parameter's dtype, or in fp32 with
         data_types.grad_accum_dtype.
         """
-        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-            raise BadArgument("backward() takes a loss of one element")
+        optimizer = self._trained("backward")
+        _check_loss(loss, "backward")
         divides = scale_wrt_gas and self._boundary.accumulation > 1
-        scaled = loss / self._boundary.accumulation if divides else loss
+        divided = loss / self._boundary.accumulation if divides else loss
         with self._progress.timed("bwd"):
-            if self._sums_in_fp32 and self._boundary.backwards:
-                with self.optimizer.no_sync():
-                    self.optimizer.step()  # adds the micro-batch before
+            self._sum_up()
             self._boundary.backward()
-            grown = self.optimizer.scale(scaled) if self._scales else scaled
-            grown.backward(retain_graph=retain_graph)
-        return scaled
+            grown = optimizer.scale(divided) if self._guard is not None else divided
+            with backward.engines_own(grown):
+                grown.backward(retain_graph=retain_graph)
+        return divided
+
+    @at_border
+    def scale(self, loss: torch.Tensor) -> torch.Tensor:
+        """A loss whose own backward() fits this engine: multiplied by the loss scale of fp16.
+
+        engine.scale(loss).backward() is engine.backward(loss), where the loss comes from outputs of
+        engine(...): these divide by gradient_accumulation_steps.
+        """
+        optimizer = self._trained("scale")
+        _check_loss(loss, "scale")
+        return loss if self._guard is None else backward.scaled(optimizer.scale(loss))
+
+    def _other_backward(self) -> None:
+        """Gradients of a pass that the script began itself come into an output of the engine."""
+        number = torch._C._current_graph_task_id()
+        if number != self._pass:
+            self._pass = number
+            self._sum_up()
+            self._boundary.other_backward()
+
+    def _sum_up(self) -> None:
+        """Gradients of the passes before go into the sum, where that has another dtype."""
+        if self._sums_in_fp32 and self._boundary.began:
+            optimizer = self._trained("backward")
+            with optimizer.no_sync():
+                optimizer.step()
 
     @at_border
     def step(self, lr_kwargs: dict[str, Any] | None = None) -> None:
@@ -138,8 +208,9 @@ class DeepSpeedEngine:
         Elsewhere it counts the micro-batch only. A round that was skipped on all trainers moves
         global_steps and skipped_steps, and the schedule stays. lr_kwargs: of lr_scheduler.step().
         """
+        self._trained("step")
         if self._no_sync:
-            raise BadArgument("step() inside no_sync(); leave it first")
+            raise BadCall("step() inside no_sync(); leave it first")
         ends = self._boundary.is_boundary()
         self._applied = False
         with self._progress.timed("step"):
@@ -158,21 +229,27 @@ class DeepSpeedEngine:
             )
         times: dict[str, float] = {}
         if self._transfers is not None or self._progress.breakdown:
-            report = self.optimizer.last_report or {}
+            report = self._trained("step").last_report or {}
             if self._transfers is not None:
                 self._transfers.add(report)
             times = self._progress.round_ended(report)
         if self.monitor.enabled:
-            scale = self.loss_scale() if self._scales else None
+            scale = self.loss_scale() if self._guard is not None else None
             events = round_events(self.global_samples, self.get_lr()[0], scale)
             self.monitor.write_events(events + timer_events(self.global_samples, times))
 
     def _round(self, lr_kwargs: dict[str, Any]) -> None:
-        self._boundary.check_round()
-        self.optimizer.step()
+        optimizer = self._trained("step")
+        if self._guard is not None:
+            self._guard.check()
+        self._boundary.check_round(any(
+            p.grad is not None for group in optimizer.param_groups for p in group["params"]
+        ))  # fmt: skip
+        optimizer.step()
         self.zero_grad()
-        self._applied = not self.optimizer.step_was_skipped
+        self._applied = not optimizer.step_was_skipped
         self._boundary.round_ended(self._applied)
+        self.show_rates()
         if self._applied and self.lr_scheduler is not None:
             self.lr_scheduler.step(**lr_kwargs)
 
@@ -185,104 +262,22 @@ class DeepSpeedEngine:
         finally:
             self._no_sync = False
 
-    def zero_grad(self) -> None:
+    def zero_grad(self, set_to_none: bool = True) -> None:
         """No parameter of the module, or of the optimizer, has a gradient then."""
         _clear(self.module)
-        for group in self.optimizer.param_groups:
+        for group in self._groups():
             for parameter in group["params"]:
                 parameter.grad = None
+        if self._guard is not None:
+            self._guard.unscaled = False
 
-    def train(self, mode: bool = True) -> None:
-        self.module.train(mode)
-
-    def eval(self) -> None:
-        self.module.eval()
-
-    # ---- where a round ends
-
-    def is_gradient_accumulation_boundary(self) -> bool:
-        """Whether a step() now would end a round."""
-        return self._boundary.is_boundary()
-
-    def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
-        """Whether the next steps end a round, in place of counting."""
-        self._boundary.set(is_boundary)
+    def compile(self, backend: Any = "inductor", compile_kwargs: Any = None) -> None:
+        """Compiles the model in place, as its own compile(backend=..., **compile_kwargs) does."""
+        self.module.compile(backend=backend, **(compile_kwargs or {}))
 
     def was_step_applied(self) -> bool:
         """Whether the last round changed the weights; False before the first."""
         return self._applied
-
-    @property
-    def micro_steps(self) -> int:
-        return self._boundary.micro_steps
-
-    @property
-    def global_steps(self) -> int:
-        return self._boundary.global_steps
-
-    @property
-    def global_samples(self) -> int:
-        return self._boundary.global_samples
-
-    @property
-    def skipped_steps(self) -> int:
-        return self._boundary.skipped_steps
-
-    # ---- sizes
-
-    def train_batch_size(self) -> int:
-        """Samples of a round over all trainers."""
-        return self._boundary.train
-
-    def train_micro_batch_size_per_gpu(self) -> int:
-        return self._boundary.micro
-
-    def gradient_accumulation_steps(self) -> int:
-        return self._boundary.accumulation
-
-    def get_batch_info(self) -> tuple[int, int, int]:
-        """(train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps)."""
-        return self._boundary.train, self._boundary.micro, self._boundary.accumulation
-
-    @at_border
-    def set_train_batch_size(self, train_batch_size: int) -> None:
-        """Another size of rounds; gradient_accumulation_steps follows. BadArgument otherwise."""
-        self._boundary.resize(train_batch_size)
-
-    def zero_optimization_stage(self) -> int:
-        return self._stage
-
-    # ---- what the optimizer says
-
-    def get_lr(self) -> list[float]:
-        return [float(group["lr"]) for group in self.optimizer.param_groups]
-
-    def get_mom(self) -> list[Any]:
-        """betas of each group, or its momentum; 0.0 where its optimizer has neither."""
-        groups = self.optimizer.param_groups
-        return [group.get("betas", group.get("momentum", 0.0)) for group in groups]
-
-    def get_global_grad_norm(self) -> float | None:
-        """2-norm of the last round's mean gradient before clipping; None before the first."""
-        return self.optimizer.grad_norm
-
-    def loss_scale(self) -> float:
-        """What the next backward() multiplies the loss by; attaches where the service moves it."""
-        return self.optimizer.loss_scale
-
-    # ---- this trainer
-
-    @property
-    def global_rank(self) -> int:
-        return self.optimizer.rank
-
-    @property
-    def world_size(self) -> int:
-        return self.optimizer.world_size
-
-    @property
-    def local_rank(self) -> int:
-        return int(os.environ.get("LOCAL_RANK", "0"))
 
     @property
     def device(self) -> torch.device:
@@ -366,17 +361,21 @@ class DeepSpeedEngine:
                 "load_checkpoint() loads weights and optimizer state together; for weights alone "
                 "call save_16bit_model(dir, 'model.safetensors') and optimizer.load_export(dir)"
             )
-        load = universal.load if self._loads_universal else checkpoint.load
+        load = universal.load if self.load_universal_checkpoint() else checkpoint.load
         return load(self, load_dir, tag, load_module_strict, load_lr_scheduler_states)
-
-    def load_universal_checkpoint(self) -> bool:
-        """Whether load_checkpoint() reads universal checkpoints (checkpoint.load_universal)."""
-        return self._loads_universal
 
     def destroy(self) -> None:
         """This trainer takes no further round; files of monitors are closed."""
-        self.optimizer.close()
+        if self.optimizer is not None:
+            self.optimizer.close()
+        if self._guard is not None:
+            self._guard.close()
         self.monitor.close()
+
+
+def _check_loss(loss: Any, call: str) -> None:
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        raise BadCall(f"{call}() takes a loss of one element")
 
 
 def _clear(module: torch.nn.Module) -> None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from ballast.schedules import OneCycle
 from ballast.torch.service_optimizer import ServiceOptimizer
 
 
 class ServiceSchedule:
-    """Reads of DeepSpeed's schedulers. The position is the job's: it survives with the state.
+    """DeepSpeed's schedulers over the service's. The position is the job's: it survives with it.
 
-    optimizer: whose rates the schedule decides.
+    optimizer: whose rates the schedule decides; its param_groups have what the next round uses.
     """
 
     def __init__(self, optimizer: ServiceOptimizer) -> None:
@@ -26,11 +27,37 @@ class ServiceSchedule:
         policy = self.optimizer.policy
         return -1 if policy is None else int(policy["schedule_index"])
 
-    def get_last_lr(self) -> list[float]:
-        """The learning rate of each group in the last round."""
-        return self.optimizer.get_last_lr()
+    def show(self) -> None:
+        """Puts the rates of the next round into param_groups, where the last round's may be."""
+        optimizer = self.optimizer
+        profile = optimizer._membership.config.profile
+        optimizer._rounds.rates.show_next(
+            optimizer.param_groups, self.last_batch_iteration, profile
+        )
 
-    get_lr = get_last_lr
+    def get_lr(self) -> list[float]:
+        """The learning rate of each group, with which the next round steps."""
+        self.show()
+        return [float(group["lr"]) for group in self.optimizer.param_groups]
+
+    get_last_lr = get_lr
+
+    def get_mom(self) -> list[tuple[float, float]] | None:
+        """The betas of each group in the next round; None for a schedule that leaves them alone.
+
+        Before the first round beta1 is cycle_max_mom, as DeepSpeed says, and its first round steps
+        with cycle_min_mom, which param_groups have.
+        """
+        schedule = self.optimizer._membership.config.lr_schedule
+        if not isinstance(schedule, OneCycle) or not schedule.sets_betas:
+            return None
+        self.show()
+        betas = [group["betas"] for group in self.optimizer.param_groups]
+        if self.last_batch_iteration >= 0:
+            return betas
+        first = schedule.cycle_max_mom
+        largest = first if isinstance(first, tuple) else (first,) * len(betas)
+        return [(beta1, beta2) for beta1, (_, beta2) in zip(largest, betas)]
 
     def step(self, last_batch_iteration: int | None = None) -> None:
         """Does nothing: an applied round has moved the schedule."""

@@ -12,14 +12,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from ballast.errors import BadArgument, BadHyperparam, Unsupported
+from ballast.schedule_rates import Rates, rates
 from ballast.schedules import Schedule
 from ballast.torch.kind import Kind, scalar
 
 # The key that torch's schedulers leave in the groups of their optimizer.
 SCHEDULER_MARK = "initial_lr"
 INDEX_MAX = 2**53  # kStepCountMax of the service
-# (lr, beta1, beta2) of a service group in a round.
-Rates = tuple[float, float, float]
 
 
 class ScheduledRates:
@@ -92,6 +91,21 @@ class ScheduledRates:
             return
         for g, (lr, beta1, beta2) in zip(torch_groups, used):
             values = {"lr": lr, "betas": (beta1, beta2)}
+            self._shown[g] = {key: values[key] for key in self._keys}
+        self.restore(groups)
+
+    def show_next(self, groups: Sequence[dict[str, Any]], index: int, profile: str) -> None:
+        """Puts what the next round will use into param_groups, in place of the last one's.
+
+        index: where the schedule stands. profile: of the job. Raises as take().
+        """
+        self.take(groups)
+        assert self._schedule is not None
+        for g, own in enumerate(self._own):
+            lr, *_ = _numbers(own["lr"], f"param_groups[{g}]: lr")
+            betas = _numbers(own.get("betas", (0.0, 0.0)), f"param_groups[{g}]: betas")
+            lr, *betas = rates(self._schedule, index, g, (lr, *betas), profile)
+            values = {"lr": lr, "betas": tuple(betas)}
             self._shown[g] = {key: values[key] for key in self._keys}
         self.restore(groups)
 
