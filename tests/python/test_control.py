@@ -9,7 +9,7 @@ import ballast.torch as bt
 from ballast import backend
 from ballast.control import Control
 from ballast.errors import BallastError, NameInUse, UnknownJob, Unreachable
-from real_training import SMALL, fresh_job
+from real_training import SMALL, fresh_job, in_threads
 
 
 def stepped(endpoints, job, resume="never"):
@@ -59,6 +59,25 @@ def test_a_snapshot_is_listed_forked_and_deleted(shared_servers):
     assert ask.job(job + ".fork") is None
     with pytest.raises(UnknownJob):
         ask.delete_job(job + ".fork")
+
+
+def test_a_job_goes_with_the_last_trainer_that_closes_it_so(shared_servers):
+    endpoints, job = shared_servers(2), fresh_job("deleted")
+    ask = Control(endpoints, 60.0)
+
+    def train(rank):
+        weight = torch.nn.Parameter(torch.ones(300))
+        weight.grad = torch.ones(300)
+        optimizer = bt.AdamW([("w", weight)], lr=0.1, endpoints=endpoints, job=job, world_size=2,
+                             rank=rank, **SMALL)  # fmt: skip
+        optimizer.step()
+        optimizer.snapshot("last")
+        optimizer.close(delete=True)
+
+    in_threads(lambda: train(0), lambda: train(1))
+    assert ask.job(job) is None
+    assert [one["name"] for one in ask.snapshots(job)] == ["last"]
+    ask.delete_snapshot(job, "last")
 
 
 def test_servers_that_are_not_there_are_named(shared_servers):

@@ -44,15 +44,19 @@ absl::StatusOr<std::unique_ptr<GpuTensors>> GpuTensors::Open(const std::optional
                            device::CudaDevice::Create(std::move(library), gpu->ordinal, nullptr));
   // A capture does not survive an allocation.
   BALLAST_RETURN_IF_ERROR(device->CheckNotCapturing(device->Adopt(gpu->current_stream())));
-  std::unique_ptr<GpuTensors> tensors(new GpuTensors(std::move(device), gpu->current_stream));
-  BALLAST_ASSIGN_OR_RETURN(
-      tensors->desk_, DeviceDesk::Create(tensors->device_.get(), gpu->pinned_bytes, kBufferBytes));
+  BALLAST_ASSIGN_OR_RETURN(auto desk,
+                           DeviceDesk::Create(device.get(), gpu->pinned_bytes, kBufferBytes));
+  const auto stream = [cuda = device.get(), current = gpu->current_stream] {
+    return cuda->Adopt(current());
+  };
+  auto tensors = std::make_unique<GpuTensors>(std::move(desk), stream);
+  tensors->device_ = std::move(device);
   return tensors;
 }
 
-absl::Status GpuTensors::Begin() { return desk_->Begin(device_->Adopt(current_stream_())); }
+absl::Status GpuTensors::Begin() { return desk_->Begin(current_stream_()); }
 
-absl::Status GpuTensors::End() { return desk_->End(device_->Adopt(current_stream_())); }
+absl::Status GpuTensors::End() { return desk_->End(current_stream_()); }
 
 absl::StatusOr<std::vector<uint32_t>> DigestsOf(const std::vector<const char*>& values,
                                                 const std::vector<LayoutTensor>& sizes,

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -23,6 +24,9 @@ class GpuTensors {
   // Opens the CUDA part and takes the pinned memory, before the job is attached to. Null when `gpu`
   // is not set. Errors: INVALID_ARGUMENT BAD_ARGUMENT; those of CudaLibrary and CudaDevice.
   static absl::StatusOr<std::unique_ptr<GpuTensors>> Open(const std::optional<Gpu>& gpu);
+  // Of `desk`, whose device outlives the object. `current_stream`: the framework's present one.
+  GpuTensors(std::unique_ptr<DeviceDesk> desk, std::function<device::Stream()> current_stream)
+      : current_stream_(std::move(current_stream)), desk_(std::move(desk)) {}
   DeviceDesk* desk() { return desk_.get(); }
 
   // Before and after an activity, on the caller's thread: DeviceDesk::Begin and End for the
@@ -31,12 +35,9 @@ class GpuTensors {
   absl::Status End();
 
  private:
-  GpuTensors(std::unique_ptr<device::CudaDevice> device, std::function<void*()> current_stream)
-      : device_(std::move(device)), current_stream_(std::move(current_stream)) {}
-
-  const std::unique_ptr<device::CudaDevice> device_;
-  const std::function<void*()> current_stream_;
-  std::unique_ptr<DeviceDesk> desk_;
+  std::unique_ptr<device::CudaDevice> device_;  // that of Open; before its desk
+  const std::function<device::Stream()> current_stream_;
+  const std::unique_ptr<DeviceDesk> desk_;
 };
 
 // CRC32C of each tensor's memory, on the host or on the device of `gpu`, which may be null; 0 where

@@ -20,6 +20,9 @@ _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 # discriminator) gets the suffix ".2", since one name is one job. Equal scripts count equally.
 _names_given: dict[str, int] = {}
 
+# Names that neither a script nor a user has chosen, so that no later run asks for them.
+_made_up: set[str] = set()
+
 
 def resolve(given: str | None, world: int, resumes: bool, env: Mapping[str, str]) -> str:
     """The name of the job: `given` > BALLAST_JOB > torchrun's run id > a fresh name.
@@ -30,7 +33,8 @@ def resolve(given: str | None, world: int, resumes: bool, env: Mapping[str, str]
     if given is not None:
         return check(given, "job")
     if env.get("BALLAST_JOB"):
-        return _numbered(check(env["BALLAST_JOB"], "BALLAST_JOB"))
+        name = _numbered(check(env["BALLAST_JOB"], "BALLAST_JOB"))
+        return _noted(name) if env["BALLAST_JOB"] == env.get("BALLAST_JOB_MADE_UP") else name
     # torchrun without --rdzv-id calls every run "none". When it starts all again, jobs that may not
     # resume need another name.
     run = env.get("TORCHELASTIC_RUN_ID", "")
@@ -43,7 +47,20 @@ def resolve(given: str | None, world: int, resumes: bool, env: Mapping[str, str]
             f"world size is {world} but the job has no name that all trainers share: pass job= or "
             "set BALLAST_JOB"
         )
-    return fresh(sys.argv[0] if sys.argv else "")
+    return _noted(fresh(sys.argv[0] if sys.argv else ""))
+
+
+def is_made_up(name: str) -> bool:
+    """Whether resolve() has returned `name` although neither script nor user chose it.
+
+    ballast-run says with BALLAST_JOB_MADE_UP which name it has made up.
+    """
+    return name in _made_up
+
+
+def _noted(name: str) -> str:
+    _made_up.add(name)
+    return name
 
 
 def check(name: str, source: str) -> str:

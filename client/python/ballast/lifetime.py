@@ -41,6 +41,11 @@ def end(session: Any) -> None:
         print(f"ballast: closing job {session.config.job!r}: {error}", file=sys.stderr)
 
 
+def open_sessions() -> int:
+    """How many jobs this process is in."""
+    return sum(not session.ended for session in list(_sessions))
+
+
 def _called_by_nobody() -> bool:
     # A SystemExit that ends the script frees the script's variables before the exit handlers run,
     # when all frames of the script are gone: below this one there are end() and weakref's.

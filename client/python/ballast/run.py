@@ -109,7 +109,8 @@ class _Run:
         world = len(place.seats)
         job = self._options.job or job_name.fresh(self._program.name)
         secured = {} if self._certificates is None else self._certificates.of_trainers()
-        base = {**os.environ, **self._configured, **secured}
+        made_up = {} if self._options.job else {"BALLAST_JOB_MADE_UP": job}
+        base = {**os.environ, **self._configured, **secured, **made_up}
         self._trainers.start(
             [
                 trainers.environment(

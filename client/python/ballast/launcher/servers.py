@@ -33,6 +33,8 @@ STOP_S = 10.0
 LOG_TAIL_LINES = 20
 # Disk space that a server takes without any job.
 OWN_BYTES = 128 * 1024
+# These servers have one user, whose script may have an optimizer, and so a job, per parameter.
+JOBS_MAX = 1024
 
 
 class LaunchError(Exception):
@@ -135,7 +137,7 @@ class Servers:
         self._memory_budget: str | None = None
         self._inherited = tuple(inherited)
         self._host = f"[{host}]" if ":" in host else host
-        self._environ: Mapping[str, str] = {}
+        self._environ: dict[str, str] = {}
         self.children: list[process.Child] = []
         self.addresses: list[str] = []
         self.admin_addresses: list[str] = []
@@ -151,6 +153,7 @@ class Servers:
         for stale in (self._peers_file(), *map(self._ready_file, range(self._count))):
             stale.unlink(missing_ok=True)
         self._environ = {name: environ[name] for name in environ if name not in SUPERVISOR}
+        self._environ.setdefault("BALLAST_LIMITS_MAX_JOBS", str(JOBS_MAX))
         if not environ.get(BUDGET_VARIABLE):
             # Settled once: a server that is started again has to have room for the same jobs.
             self._memory_budget = memory_share(self._count)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ballast import control
+from ballast import closed_jobs, control
 from ballast.errors import BadArgument, BallastError, NameInUse, at_border
 from ballast.session import Session
 from ballast.torch import export
@@ -32,9 +32,22 @@ class JobCalls(JobView):
 
     @at_border
     @in_turn
-    def close(self) -> None:
-        """Says that this trainer takes no further round. Idempotent; also done at normal exit."""
-        self._membership.leave()
+    def close(self, delete: bool = False) -> None:
+        """Says that this trainer takes no further round. Idempotent; also done at normal exit.
+
+        delete: also removes the job from the servers' disks, with the last trainer that closes so;
+        its snapshots stay. Else a durable job stays there, for `resume` and ballastctl. Of those
+        with made-up names (no job=, no BALLAST_JOB, no --job of ballast-run) that a process has
+        closed, the newest eight stay.
+        """
+        membership = self._membership
+        membership.leave()
+        if membership.session is None or membership.config.durability == "none":
+            return
+        if delete:
+            closed_jobs.delete(membership.config)
+        else:
+            closed_jobs.note(membership.config)
 
     @at_border
     @in_turn

@@ -15,7 +15,7 @@ import torch
 
 from ballast import collective_option, lifetime, user_state
 from ballast.config import JobConfig
-from ballast.errors import BadArgument, BadSpec, Closed, SpecMismatch
+from ballast.errors import BadArgument, BadSpec, Closed, OverBudget, SpecMismatch
 from ballast.interrupts import INTERRUPTED
 from ballast.pauses import say
 from ballast.session import Session
@@ -26,6 +26,8 @@ from ballast.torch.kind import Kind
 from ballast.torch.manifest import Entry, Manifest
 from ballast.torch.naming import Naming
 from ballast.torch.shares import Shares
+
+MANY_JOBS = 8  # more than a script has by design
 
 
 class Membership:
@@ -298,6 +300,8 @@ class Membership:
             except SpecMismatch as error:
                 if not self._names.follow(error, entries):
                     raise
+            except OverBudget as error:
+                raise _with_fewer_jobs(error, lifetime.open_sessions()) from None
 
     def _optimizer(self) -> tuple[str, dict[str, float]]:
         quirk = self._kind.quirk if self.config.profile == "deepspeed" else ""
@@ -332,6 +336,20 @@ class Membership:
             return
         how = "one of them pushes the mean that DDP has made" if equal else "the service averages"
         say(0, f"gradients of {self.world_size} trainers: {how}")
+
+
+def _with_fewer_jobs(error: OverBudget, jobs: int) -> OverBudget:
+    """`error` with what is to be used in place of many optimizers, where this process has many."""
+    if jobs < MANY_JOBS:
+        return error
+    fields = ("code", "reason", "job", "round", "slot", "server")
+    return OverBudget(
+        f"{error.message}. This process is in {jobs} jobs, one for each of its optimizers. One "
+        "optimizer of all parameters is one job: give it model.named_parameters(), or groups with "
+        "rates of their own, and call its step() once after backward() in place of one per "
+        "parameter in hooks",
+        **{key: getattr(error, key) for key in fields},
+    )
 
 
 def _named(entries: list[Entry]) -> list[tuple[str, torch.Tensor]]:
