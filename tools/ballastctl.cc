@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/inert.h"
+#include "common/base/standard_descriptors.h"
 #include "tools/admin_call.h"
 #include "tools/command_line.h"
 #include "tools/watch.h"
@@ -77,6 +78,8 @@ int Main(const std::vector<std::string>& arguments) {
 
 }  // namespace
 }  // namespace ballast::tools
+
+BALLAST_HOLD_STANDARD_DESCRIPTORS_FIRST();
 
 int main(int argc, char** argv) {
   return ballast::tools::Main(std::vector<std::string>(argv + 1, argv + argc));

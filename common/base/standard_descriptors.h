@@ -14,4 +14,14 @@ namespace ballast {
 // and the text says why.
 absl::Status HoldStandardDescriptors();
 
+// The same before any constructor of a library runs: it uses nothing but system calls.
+void HoldStandardDescriptorsFirst();
+
 }  // namespace ballast
+
+// For the file of main(), once, outside of all functions: main() is too late, because a constructor
+// of libgrpc opens an eventfd. Executables only; a library has no such section.
+#define BALLAST_HOLD_STANDARD_DESCRIPTORS_FIRST()                                \
+  __attribute__((section(".preinit_array"),                                      \
+                 used)) static void (*const hold_standard_descriptors_first)() = \
+      &::ballast::HoldStandardDescriptorsFirst

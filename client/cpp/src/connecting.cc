@@ -3,10 +3,14 @@
 #include <chrono>
 
 #include "client/cpp/src/attach.h"
+#include "common/base/standard_descriptors.h"
 
 namespace ballast::client {
 
 absl::StatusOr<std::shared_ptr<ChannelFactory>> OpenSecurity(const Security& security) {
+  // What the client opens from here on are sockets.
+  const absl::Status held = HoldStandardDescriptors();
+  if (!held.ok()) return BadArgument(held.message());
   const ClientSecurity files{{security.ca, security.certificate, security.key},
                              security.token_file};
   auto factory = ChannelFactory::Create(files, [] {

@@ -11,7 +11,8 @@
 
 namespace ballast::client {
 
-// Error: INVALID_ARGUMENT BAD_ARGUMENT, with the file or the variable and what is wrong.
+// Also sees to it that no socket gets the number of a standard descriptor that is closed. Error:
+// INVALID_ARGUMENT BAD_ARGUMENT, with the file or the variable and what is wrong.
 absl::StatusOr<std::shared_ptr<ChannelFactory>> OpenSecurity(const Security& security);
 
 }  // namespace ballast::client
