@@ -268,8 +268,9 @@ def first_trainer(address: str, job: str) -> bt.AdamW:
     )
 
 
-def others_error(address: str, ending: str) -> tuple[type, str]:
-    """What rank 0 gets when the script of rank 1 ends so, and what that script says."""
+def others_error(address: str, ending: str, rounds: int = 1) -> tuple[type, str]:
+    """What rank 0 gets when the script of rank 1 ends so, and what that script says. rounds: in
+    the last of them at the latest."""
     job = fresh_job("ending")
     command = [sys.executable, "-c", script_of(address, job, ending)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
@@ -277,7 +278,8 @@ def others_error(address: str, ending: str) -> tuple[type, str]:
         with pytest.raises(ballast.BallastError) as caught:
             opt.attach()  # If the other is quick, its end is told here.
             child.wait(timeout=60)
-            opt.step()
+            for _ in range(rounds):
+                opt.step()
         _, said = child.communicate(timeout=60)
     opt.close()
     return caught.type, said
@@ -302,7 +304,9 @@ LEFT, LOST = ballast.TrainerLeft, ballast.TrainerLost
         ("raise KeyboardInterrupt", LOST),
         ("try:\n    1 / 0\nexcept ZeroDivisionError:\n    pass", LEFT),
         ("try:\n    sys.exit(7)\nexcept SystemExit:\n    pass", LEFT),
-        ("os._exit(0)", LOST),
+        ("os._exit(0)", LEFT),
+        ("os._exit(7)", LOST),
+        ("os.fork() or os._exit(0)\nos.wait()\nos._exit(7)", LOST),  # as a worker process ends
         # The exit frees the variables of a function before any exit handler runs.
         ("def main(owner):\n    globals().clear()\n    import sys; sys.exit(7)\nmain(owner)", LOST),
         ("def main(owner):\n    globals().clear()\n    import sys; sys.exit(0)\nmain(owner)", LEFT),
@@ -316,6 +320,41 @@ def test_the_end_of_a_script_is_told_as_what_it_is(shared_servers, ending, expec
     kind, said = others_error(address, ending)
     assert kind is expected
     assert "ballast:" not in said
+
+
+# The round waits for rank 0, which begins none before this process has ended.
+IN_A_ROUND = """
+import signal
+from ballast import interrupts
+interrupts.FINISH_S = 0.0
+gradient = (ctypes.c_float * 8)()
+def at(signum, frame):
+    {handler}
+signal.signal(signal.SIGALRM, at)
+signal.setitimer(signal.ITIMER_REAL, 0.01)
+hyper = [(1e-3, 0.9, 0.999, 1e-8, 1e-2)]  # as rank 0's
+try:
+    session.step(hyper, [ctypes.addressof(gradient)], [ctypes.addressof(weight)], b"", gradient)
+except interrupts.BallastError as error:
+    assert error.reason == "CLOSED", error
+"""
+
+
+@pytest.mark.parametrize(
+    "handler, expected",
+    [
+        ("sys.exit(0)", LEFT),
+        ("sys.exit(7)", LOST),
+        ("raise KeyboardInterrupt", LOST),
+        ("session.leave()", LEFT),  # as opt.close()
+        ("os._exit(0)", LEFT),
+    ],
+)
+def test_the_end_in_the_middle_of_a_round_is_told_as_what_it_is(shared_servers, handler, expected):
+    (address,) = shared_servers(1)
+    kind, said = others_error(address, IN_A_ROUND.format(handler=handler), rounds=3)
+    assert kind is expected
+    assert "ballast:" not in said and "AssertionError" not in said
 
 
 DIFFERING = """

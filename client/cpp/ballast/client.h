@@ -352,7 +352,9 @@ class Client {
   virtual absl::StatusOr<uint64_t> Snapshot(const std::string& name, uint32_t keep) = 0;
 
   // Says that this slot runs no further round, and closes the streams. A second call does nothing.
-  // Waits for a server that is away no longer than the servers' report_after.
+  // Waits for a server that is away no longer than the servers' report_after. In the middle of a
+  // round or another call, as a signal's handler may be, it breaks that off: its Wait ends with
+  // FAILED_PRECONDITION CLOSED, and nothing touches the lent memory after this returns.
   virtual absl::Status Leave() = 0;
 
   // Ends every wait with CANCELLED. Any thread.

@@ -368,7 +368,7 @@ absl::Status Session::Leave() {
   {
     MutexLock lock(&mu_);
     if (core_->leaving()) return absl::OkStatus();
-    BALLAST_RETURN_IF_ERROR(core_->CheckIdle());
+    if (!core_->error().ok()) return core_->error();
     core_->BeginLeave();
     const Time start = transport_->Now();
     while (!AllLeft(*core_) && core_->error().ok()) {

@@ -89,6 +89,11 @@ def may_return(config: JobConfig) -> bool:
     return config.durability != "none" and config.collective is None
 
 
+def ends_well(interrupt: BaseException | None) -> bool:
+    """Whether it is the end of a script with exit code 0, which leaves the job: sys.exit(0)."""
+    return isinstance(interrupt, SystemExit) and interrupt.code in (None, 0)
+
+
 def end_of(config: JobConfig) -> str:
     """Why the session of an interrupted call takes no further one, and what to do."""
     if may_return(config):
@@ -175,7 +180,7 @@ class Interruptible:
         except BaseException:
             pass  # the second interrupt
         if report is None:
-            self._interrupt(self._client.wait, keep)
+            self._interrupt(self._client.wait, keep, interrupt)
         if report is None or not self._holds:
             raise interrupt
         self._held = interrupt
@@ -199,15 +204,19 @@ class Interruptible:
         except BallastError as error:
             self._told = error.reason
             raise
-        except BaseException:
-            self._interrupt(operation.wait, keep)
+        except BaseException as interrupt:
+            self._interrupt(operation.wait, keep, interrupt)
             raise
         finally:
             self._pauses.tell()
         return operation.result()
 
-    def _interrupt(self, wait: Any, keep: Any) -> None:
+    def _interrupt(self, wait: Any, keep: Any, by: BaseException | None = None) -> None:
         # Lent memory must not be freed or changed before the client has let go of it.
-        self.abandon(end_of(self.config))
-        self._interrupted = True
+        if ends_well(by):
+            with contextlib.suppress(BallastError):  # `by` is what the script has to see
+                self.leave()
+        else:
+            self.abandon(end_of(self.config))
+            self._interrupted = True
         drain(wait, (self._client, keep))

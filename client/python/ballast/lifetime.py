@@ -3,19 +3,22 @@
 Comes from: ballast.session. Goes to: Session.leave / Session.leave_at_exit.
 A script that ends by an unhandled exception, or with an exit code other than 0, must not look as if
 it had finished: then no Leave is sent, and the other trainers get TRAINER_LOST. No Python code
-learns that code, so the extension module decides, when Python has shut down. Forked children end
-nothing (Session checks the pid).
+learns that code, so the extension module decides, when Python has shut down. os._exit() runs no
+exit handler, so that it is replaced. Forked children end nothing (Session checks the pid).
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
+import os
 import sys
 import weakref
 from typing import Any
 
 _sessions: weakref.WeakSet[Any] = weakref.WeakSet()
 _registered = False
+_exit = os._exit
 
 
 def track(session: Any) -> None:
@@ -25,6 +28,7 @@ def track(session: Any) -> None:
     if not _registered:
         _registered = True
         atexit.register(_at_exit)
+        os._exit = _leave_and_exit
 
 
 def end(session: Any) -> None:
@@ -59,3 +63,12 @@ def _called_by_nobody() -> bool:
 def _at_exit() -> None:
     for session in list(_sessions):
         session.leave_at_exit()
+
+
+def _leave_and_exit(status: int) -> None:
+    """os._exit() of a process with sessions: exit code 0 leaves here, too."""
+    if isinstance(status, int) and status & 0xFF == 0:
+        for session in list(_sessions):
+            with contextlib.suppress(BaseException):  # nothing keeps os._exit() from its end
+                session.leave()
+    _exit(status)

@@ -272,7 +272,10 @@ class Session(interrupts.Interruptible):
         return self._run(start(self._client), None)
 
     def leave(self) -> None:
-        """Says that this trainer takes no further round. Idempotent; nothing in a forked child."""
+        """Says that this trainer takes no further round. Idempotent; nothing in a forked child.
+
+        A round that runs, as in a signal's handler, is broken off.
+        """
         if self._end or os.getpid() != self._pid:
             return
         self._end = "the optimizer was closed"

@@ -489,6 +489,21 @@ TEST_F(ClientTest, LeaveTellsEveryServerAndCloses) {
   ExpectBroken(Step().status(), absl::StatusCode::kFailedPrecondition, "CLOSED");
 }
 
+TEST_F(ClientTest, LeaveInTheMiddleOfARoundBreaksTheRoundOff) {
+  StartServers(1);
+  ASSERT_TRUE(Attach().ok());
+  Server(0).on_control = [](FakeStream*, const v1::ClientMessage& message) {
+    return message.has_begin();
+  };
+  Server(0).on_frame = [](FakeStream*, const DecodedFrame&) { return true; };
+  ASSERT_TRUE(client_->BeginStep(std::vector<Hyper>(2, AdamWHyper()), model_.Buffers()).ok());
+  EXPECT_TRUE(client_->Leave().ok());
+  EXPECT_EQ(Server(0).leaves.size(), 1u);
+  RoundReport report;
+  ExpectBroken(client_->Wait(std::chrono::seconds(60), &report).status(),
+               absl::StatusCode::kFailedPrecondition, "CLOSED");
+}
+
 TEST_F(ClientTest, WaitReturnsFalseWhileTheRoundRuns) {
   StartServers(1);
   ASSERT_TRUE(Attach().ok());
