@@ -5,12 +5,14 @@ The bits that real servers give back are in test_real_checkpoint.py.
 
 from __future__ import annotations
 
+import argparse
 import io
 import os
 import zipfile
 from collections import Counter
 
 import ballast.deepspeed as deepspeed
+import numpy
 import pytest
 import torch
 from ballast import control, rejoin
@@ -222,6 +224,36 @@ def test_a_value_that_no_checkpoint_can_hold_is_named(servers, fake, tmp_path):
         run.save_checkpoint(tmp_path, client_state=itself)
     assert not list(tmp_path.iterdir())
     assert all(call[0] != "snapshot" for call in fake.last.calls)
+
+
+def test_values_that_scripts_keep_come_back_of_their_kinds(servers, tmp_path):
+    run = engine()
+    random = numpy.random.RandomState(3)
+    state = {
+        "args": argparse.Namespace(lr=0.1, more=argparse.Namespace(names=["a"])),
+        "random": random.get_state(), "best": numpy.float32(0.1), "seen": numpy.int64(7),
+        "on": numpy.bool_(True), "rows": numpy.arange(6.0).reshape(2, 3),
+    }  # fmt: skip
+    run.save_checkpoint(tmp_path, client_state=state)  # before the first round, too
+    assert [call[0] for call in run.optimizer._membership.session._client.calls] == [
+        "upload", "snapshot"]
+    got = run.load_checkpoint(tmp_path)[1]
+    assert got["args"] == state["args"] and type(got["args"].more) is argparse.Namespace
+    other = numpy.random.RandomState(4)
+    other.set_state(got["random"])
+    assert other.randint(1 << 30) == random.randint(1 << 30)
+    for name in ("best", "seen", "on"):
+        assert type(got[name]) is type(state[name]) and got[name] == state[name]
+    assert got["rows"].dtype == numpy.float64 and (got["rows"] == state["rows"]).all()
+    for wrong in (numpy.array(["a"]), numpy.array([None]), numpy.datetime64("2026-01-01")):
+        with pytest.raises(BadArgument, match=r"client_state\['it'\] has numpy's dtype"):
+            run.save_checkpoint(tmp_path, client_state={"it": wrong})
+    with pytest.raises(ValueError, match="no dtype of a number"):
+        unpack({"__number__": ["object", 1]}, {})
+    for nowhere in (None, "", 3):
+        for call in (run.save_checkpoint, run.load_checkpoint):
+            with pytest.raises(ValueError, match="no directory of checkpoints"):
+                call(nowhere)
 
 
 def test_a_missing_tag_lists_those_that_are_there(servers, tmp_path):

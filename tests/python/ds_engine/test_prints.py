@@ -143,11 +143,14 @@ def test_log_summary_is_of_the_newest_engine_with_a_logger(fake, capsys):
     trained(comms_logger={"enabled": True, "prof_all": False})
     with pytest.raises(Unsupported):
         comm.log_summary()
+    trained(comms_logger={"enabled": True})._transfers.add({**REPORT, "bytes_up": 5_000_000})
     engine = trained(comms_logger={"enabled": True})
+    trained(comms_logger={"enabled": False})
     engine._transfers.add(REPORT)
     capsys.readouterr()
     said = comm.log_summary(return_dict=True)
-    assert said["metadata"]["world_size"] == 1 and 4_000_000 in said["summary"]["push"]
+    assert said["metadata"]["world_size"] == 1
+    assert 4_000_000 in said["summary"]["push"] and 5_000_000 not in said["summary"]["push"]
     assert capsys.readouterr().out.startswith("Comm. Op            Message Size ")
     comm.log_summary(print_log=False)
     assert capsys.readouterr().out == ""

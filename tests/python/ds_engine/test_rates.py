@@ -75,9 +75,9 @@ def test_rates_are_those_of_the_next_round_after_each_micro_batch(fake, kind):
 
     def same():
         rates = [group["lr"] for group in torchs.param_groups]
-        assert engine.get_lr() == schedule.get_lr() == schedule.get_last_lr() == rates
         shown = [(g["lr"], g["betas"]) for g in engine.optimizer.param_groups]
         assert shown == [(g["lr"], g["betas"]) for g in torchs.param_groups]
+        assert engine.get_lr() == schedule.get_lr() == schedule.get_last_lr() == rates
         assert engine.get_mom() == [g["betas"] for g in torchs.param_groups]
         momenta = engine.get_mom() if schedule.last_batch_iteration >= 0 else [(0.9, 0.99)] * 2
         assert schedule.get_mom() == (momenta if kind == "OneCycle" else None)

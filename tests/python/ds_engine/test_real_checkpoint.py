@@ -67,10 +67,15 @@ def test_a_running_engine_loads_again_and_leaves_one_job_behind(
         engine.step()
         return [p.detach().clone() for p in engine.module.parameters()]
 
-    round_of(0)
+    jobs = [engine.optimizer.job]
+    begin = [p.detach().clone() for p in engine.module.parameters()]
+    engine.save_checkpoint(tmp_path / "begin")
+    first = round_of(0)
+    engine.load_checkpoint(tmp_path / "begin")
+    assert engine.global_steps == 0 and all(map(torch.equal, engine.module.parameters(), begin))
+    assert all(map(torch.equal, round_of(0), first))
     engine.save_checkpoint(tmp_path)
     after = round_of(1)
-    jobs = [engine.optimizer.job]
     for _ in range(3):
         engine.load_checkpoint(tmp_path)
         jobs.append(engine.optimizer.job)

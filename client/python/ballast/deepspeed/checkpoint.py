@@ -44,11 +44,14 @@ def save(
     exclude_frozen: bool,
 ) -> None:
     """See DeepSpeedEngine.save_checkpoint(). All trainers attach and check; rank 0 writes."""
+    folder.check_directory(save_dir)
     if not isinstance(client_state, Mapping):
         raise BadArgument(f"client_state is a {type(client_state).__name__}, not a dict")
     name = folder.check_tag(f"global_step{engine.global_steps}" if tag is None else tag)
-    optimizer = engine.optimizer
+    optimizer = engine.trained("save_checkpoint")
     optimizer.attach()
+    if optimizer.round == 0:  # The servers keep what a round has made durable: this is one.
+        optimizer.upload_weights()
     packer = Packer()
     values = {
         "counters": {key: getattr(engine, key) for key in _COUNTERS},
@@ -76,7 +79,8 @@ def load(
     engine: DeepSpeedEngine, load_dir: str, tag: Any, strict: bool, schedule: bool
 ) -> tuple[str | None, Any]:
     """See DeepSpeedEngine.load_checkpoint(). strict: of the module; schedule: whether it loads."""
-    optimizer = engine.optimizer
+    folder.check_directory(load_dir)
+    optimizer = engine.trained("load_checkpoint")
     wanted = None if tag is None else folder.check_tag(tag)
     if wanted is None and (optimizer.rank == 0 or folder.latest(load_dir) is None):
         wanted = folder.latest(load_dir)

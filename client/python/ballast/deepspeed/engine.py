@@ -119,7 +119,7 @@ class DeepSpeedEngine(Getters, torch.nn.Module):
                 self._attach()
 
     def _attach(self) -> None:
-        self._trained("attach").attach()
+        self.trained("attach").attach()
         self.show_rates()
 
     def show_rates(self) -> None:
@@ -131,7 +131,7 @@ class DeepSpeedEngine(Getters, torch.nn.Module):
         if self._guard is not None:
             self._guard.watch(p for group in optimizer.param_groups for p in group["params"])
 
-    def _trained(self, call: str) -> ServiceOptimizer:
+    def trained(self, call: str) -> ServiceOptimizer:
         """The optimizer. BadCall, naming the call, for an engine without."""
         if self.optimizer is None:
             raise BadCall(
@@ -163,7 +163,7 @@ class DeepSpeedEngine(Getters, torch.nn.Module):
         divided out by the service. Gradients add up in the parameter's dtype, or in fp32 with
         data_types.grad_accum_dtype.
         """
-        optimizer = self._trained("backward")
+        optimizer = self.trained("backward")
         _check_loss(loss, "backward")
         divides = scale_wrt_gas and self._boundary.accumulation > 1
         divided = loss / self._boundary.accumulation if divides else loss
@@ -182,7 +182,7 @@ class DeepSpeedEngine(Getters, torch.nn.Module):
         engine.scale(loss).backward() is engine.backward(loss), where the loss comes from outputs of
         engine(...): these divide by gradient_accumulation_steps.
         """
-        optimizer = self._trained("scale")
+        optimizer = self.trained("scale")
         _check_loss(loss, "scale")
         return loss if self._guard is None else backward.scaled(optimizer.scale(loss))
 
@@ -197,7 +197,7 @@ class DeepSpeedEngine(Getters, torch.nn.Module):
     def _sum_up(self) -> None:
         """Gradients of the passes before go into the sum, where that has another dtype."""
         if self._sums_in_fp32 and self._boundary.began:
-            optimizer = self._trained("backward")
+            optimizer = self.trained("backward")
             with optimizer.no_sync():
                 optimizer.step()
 
@@ -208,7 +208,7 @@ class DeepSpeedEngine(Getters, torch.nn.Module):
         Elsewhere it counts the micro-batch only. A round that was skipped on all trainers moves
         global_steps and skipped_steps, and the schedule stays. lr_kwargs: of lr_scheduler.step().
         """
-        self._trained("step")
+        self.trained("step")
         if self._no_sync:
             raise BadCall("step() inside no_sync(); leave it first")
         ends = self._boundary.is_boundary()
@@ -229,7 +229,7 @@ class DeepSpeedEngine(Getters, torch.nn.Module):
             )
         times: dict[str, float] = {}
         if self._transfers is not None or self._progress.breakdown:
-            report = self._trained("step").last_report or {}
+            report = self.trained("step").last_report or {}
             if self._transfers is not None:
                 self._transfers.add(report)
             times = self._progress.round_ended(report)
@@ -239,7 +239,7 @@ class DeepSpeedEngine(Getters, torch.nn.Module):
             self.monitor.write_events(events + timer_events(self.global_samples, times))
 
     def _round(self, lr_kwargs: dict[str, Any]) -> None:
-        optimizer = self._trained("step")
+        optimizer = self.trained("step")
         if self._guard is not None:
             self._guard.check()
         self._boundary.check_round(any(

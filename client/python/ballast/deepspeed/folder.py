@@ -42,6 +42,12 @@ def check_tag(tag: Any) -> str:
     return text
 
 
+def check_directory(given: Any) -> None:
+    """BadArgument for what names no directory, such as None and ""."""
+    if not isinstance(given, (str, os.PathLike)) or not os.fspath(given):
+        raise BadArgument(f"{given!r} is no directory of checkpoints; give its path")
+
+
 def tags(folder: str) -> list[str]:
     """The checkpoints in a directory, by time."""
     found = []
