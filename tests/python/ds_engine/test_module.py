@@ -62,6 +62,21 @@ def test_getters_say_what_the_configuration_says(fake, more, says):
     assert {name: getattr(engine, name)() for name in says} == says
 
 
+def test_the_optimizer_tells_its_scale_by_deepspeeds_names(fake):
+    fp16 = {"enabled": True, "initial_scale_power": 4, "hysteresis": 1, "loss_scale_window": 7}
+    engine = begun(fp16=fp16)
+    optimizer = engine.optimizer
+    assert optimizer.dynamic_loss_scale and optimizer.loss_scale_config.cur_scale == 16.0
+    for factor in (1.0, float("nan")):
+        engine.backward(engine(torch.ones(2, 4).half()).sum() * factor)
+        engine.step()
+        assert optimizer.overflow == (factor != 1.0)
+    config = optimizer.loss_scale_config
+    assert (config.cur_scale, config.scale_window, config.scale_factor) == (8.0, 7, 2.0)
+    fixed = begun(fp16={"enabled": True, "loss_scale": 8}).optimizer
+    assert not fixed.dynamic_loss_scale and fixed.loss_scale_config.cur_scale == 8.0
+
+
 def without(module, **more):
     config = {key: value for key, value in CONFIG.items() if key != "optimizer"}
     return deepspeed.initialize(model=module, config={**config, **more})
