@@ -3,10 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <optional>
+#include <thread>
 
 #include "client/cpp/src/device_desk.h"
+#include "client/cpp/src/gpu_tensors.h"
+#include "client/cpp/src/session.h"
 #include "tests/client/cpp/session_core_fixture.h"
 #include "tests/client/device/hostile_device.h"
 
@@ -284,6 +288,104 @@ TEST(SessionDevice, AStepOfStaleSumsLeavesNoWorkOnItsTensors) {
     RoundReport report;
     ASSERT_EQ(ReasonOf(trainer.core().EndRound(&report)), Reason::kStaleEpoch);
     ASSERT_TRUE(trainer.core().error().ok()) << trainer.core().error();
+    EXPECT_TRUE(trainer.MemoryIsFree()) << "seed " << seed;
+  }
+}
+
+// A whole session, whose transport has a thread of its own, as gRPC has.
+class SessionOnDevice {
+ public:
+  explicit SessionOnDevice(uint32_t seed) : device_(seed), framework_(*device_.NewStream()) {
+    for (const uint32_t size : kSizes) {
+      const size_t bytes = size * sizeof(float);
+      for (std::vector<float*>* const memory : {&grads_, &weights_}) {
+        memory->push_back(
+            static_cast<float*>(*device_.Allocate(device::MemoryKind::kDevice, bytes)));
+        device_.Queue(framework_, {}, {{memory->back(), bytes}},
+                      [to = memory->back(), bytes] { std::memset(to, 1, bytes); });
+      }
+    }
+    auto gpu = std::make_unique<GpuTensors>(
+        *DeviceDesk::Create(&device_, 6 * kFrameBytes, kFrameBytes), [this] { return framework_; });
+    const auto make_transport = [this](Mutex* mu) { return MakeTransport(mu); };
+    auto session = Session::Open(JobOptions{{}, "test"}, Attached(), make_transport,
+                                 {weights_.begin(), weights_.end()}, std::move(gpu));
+    EXPECT_TRUE(session.ok()) << session.status();
+    session_ = *std::move(session);
+    runs_ = false;  // No time passes between two calls.
+  }
+  ~SessionOnDevice() {
+    Stop();
+    session_.reset();
+    device_.RunAll();
+  }
+
+  // The error of a step that is aborted when some of its weights are on their way.
+  absl::Status AbortedStep() {
+    const uint64_t before = session_->counters().payload_down_bytes;
+    std::vector<TensorBuffers> buffers;
+    for (size_t t = 0; t < std::size(kSizes); ++t) buffers.push_back({grads_[t], weights_[t]});
+    server_->lacking = 1;
+    const absl::Status begun = session_->BeginStep({AdamWHyper()}, buffers, 0);
+    if (!begun.ok()) return begun;
+    runs_ = true;
+    while (session_->counters().payload_down_bytes < before + kElements * sizeof(float)) {
+      std::this_thread::yield();
+    }
+    session_->Abort();
+    absl::StatusOr<bool> ended = false;
+    while (ended.ok() && !*ended) ended = session_->Wait(std::chrono::seconds(1), nullptr);
+    Stop();
+    return ended.status();
+  }
+  // As DeviceTrainer::MemoryIsFree; the session is not asked for anything more.
+  bool MemoryIsFree() {
+    for (size_t t = 0; t < std::size(kSizes); ++t) {
+      const size_t bytes = kSizes[t] * sizeof(float);
+      device_.Queue(framework_, {}, {{weights_[t], bytes}},
+                    [to = weights_[t], bytes] { std::memset(to, 0, bytes); });
+    }
+    device_.RunAll();
+    for (size_t t = 0; t < std::size(kSizes); ++t) {
+      for (size_t i = 0; i < kSizes[t]; ++i) {
+        if (weights_[t][i] != 0) return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  std::unique_ptr<Transport> MakeTransport(Mutex* mu) {
+    auto transport = std::make_unique<MemoryTransport>(&events_);
+    server_.emplace(transport->AddPeer(kAddress), kExtents);
+    thread_ = std::thread([this, mu] {
+      while (!stop_) {
+        MutexLock lock(mu);
+        if (runs_) events_.RunOne();
+      }
+    });
+    return transport;
+  }
+  void Stop() {
+    stop_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+
+  HostileDevice device_;
+  const device::Stream framework_;
+  std::vector<float*> grads_, weights_;
+  EventQueue events_;
+  std::optional<EchoServer> server_;
+  std::atomic<bool> runs_{true};
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+  std::unique_ptr<Session> session_;
+};
+
+TEST(SessionDevice, AStepThatFailsLeavesNoWorkOnItsTensorsWhenWaitReturns) {
+  for (uint32_t seed = 0; seed < 16; ++seed) {
+    SessionOnDevice trainer(seed);
+    ASSERT_EQ(trainer.AbortedStep().code(), absl::StatusCode::kCancelled);
     EXPECT_TRUE(trainer.MemoryIsFree()) << "seed " << seed;
   }
 }
