@@ -156,15 +156,9 @@ _ENGINE = {
     "save_checkpoint_terminate": _SNAPSHOT,
     "set_train_micro_batch_size": "make another engine, or set_train_batch_size()",
     "config": "use what you gave to initialize()",
-    "gradient_clipping": "use gradient_clipping of the ds_config",
-    "fp16_enabled": "use fp16.enabled of the ds_config",
-    "bfloat16_enabled": "use bf16.enabled of the ds_config",
-    "steps_per_print": "use steps_per_print of the ds_config",
-    "get_global_steps": "use engine.global_steps",
     "dp_world_size": "use ballast.deepspeed.comm.get_world_size()",
     "deepspeed_io": "pass training_data to initialize(), or make a DataLoader",
     "set_lr": "set lr in engine.optimizer.param_groups",
-    "compile": "call torch.compile on the model before initialize()",
 }
 
 
