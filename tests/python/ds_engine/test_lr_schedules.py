@@ -58,6 +58,11 @@ def test_it_continues_at_a_position_and_names_what_does_not_fit():
     with pytest.warns(UserWarning, match="no betas"):
         assert lr_schedules.OneCycle(sgd(), 0.1, 1.0).get_mom() is None
     assert lr_schedules.WARMUP_NUM_STEPS == "warmup_num_steps"
+    with pytest.warns(UserWarning, match="'square' is unknown; log takes its place"):
+        cosine = lr_schedules.WarmupCosineLR(sgd(), 5, warmup_num_steps=1, warmup_type="square")
+    assert (cosine.warmup_type, cosine.warmup_num_steps, cosine.get_lr_ratio()) == ("log", 2, 0)
+    cycle = lr_schedules.OneCycle(sgd(), 0.1, [1.0], cycle_first_step_size=3, cycle_momentum=False)
+    assert (cycle.min_lrs, cycle.max_lrs, cycle.step_ratio) == ([0.1], [1.0], 0.5)
 
 
 @pytest.mark.parametrize("as_function", [False, True])

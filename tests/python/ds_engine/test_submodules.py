@@ -115,7 +115,8 @@ def test_names_that_mean_nothing_below_stage_3_do_nothing():
     with pytest.raises(BadArgument, match="no module of .*Conv2d.* is in the model"):
         utils.set_z3_leaf_modules(module, [torch.nn.Conv2d])
     assert utils.set_z3_leaf_modules(module, ["Conv2d"], raise_if_not_found=False) == []
-    assert tuple(map(int, deepspeed.__version__.split("."))) >= (0, 19, 8)
+    assert deepspeed.__version__ == "0.19.8" and deepspeed.__version_minor__ == 19
+    assert deepspeed.__git_hash__ == deepspeed.__git_branch__ == deepspeed.git_version_info.git_hash
     assert deepspeed.moe.utils.has_moe_layers(module) == (False, 0)
 
 

@@ -42,6 +42,8 @@ __all__ = [
 submodules.find()
 ops = importlib.import_module("ballast.deepspeed.ops")
 dist = comm
+__version_major__, __version_minor__, __version_patch__ = map(int, __version__.split("."))
+__git_hash__ = __git_branch__ = "unknown"
 
 
 @at_border

@@ -48,12 +48,16 @@ class _Scheduler:
             optimizer = getattr(optimizer, "optimizer", optimizer)
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise BadArgument(f"optimizer is a {type(optimizer).__name__}, not an optimizer")
-        count = len(dataclasses.fields(self._of))
-        if len(arguments) > count:
-            last_batch_iteration = arguments[count]
+        fields = [field.name for field in dataclasses.fields(self._of)]
+        if len(arguments) > len(fields):
+            last_batch_iteration = arguments[len(fields)]
         self.optimizer = optimizer
         self.last_batch_iteration = last_batch_iteration
-        self._schedule = self._of(*arguments[:count], **named)
+        named.update(zip(fields, arguments, strict=False))
+        if named.get("warmup_type", "log") not in ("log", "linear"):
+            warn(f"warmup_type {named['warmup_type']!r} is unknown; log takes its place")
+            named["warmup_type"] = "log"
+        self._schedule = self._of(**named)
         self._own = [_own(group) for group in optimizer.param_groups]
         self._check_groups()
         self._last_lr = [rate for rate, *_ in self._own]
@@ -81,6 +85,28 @@ class _Scheduler:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """The rates follow with the next step(), as in DeepSpeed."""
         self.last_batch_iteration = state_dict["last_batch_iteration"]
+
+    @property
+    def warmup_type(self) -> str:
+        """How it rises: log or linear."""
+        return str(self._argument("warmup_type"))
+
+    @property
+    def warmup_num_steps(self) -> int:
+        """Rounds of the rise, at least 2."""
+        return max(2, int(self._argument("warmup_num_steps")))
+
+    def _argument(self, name: str) -> Any:
+        if not hasattr(self._schedule, name):
+            raise AttributeError(f"{type(self).__name__} has no {name!r}")
+        return getattr(self._schedule, name)
+
+    def _each(self, name: str) -> list[float]:
+        """An argument as a value per group; None: each group's own rate."""
+        value = getattr(self._schedule, name)
+        if value is None:
+            return [rate for rate, *_ in self._own]
+        return list(value) if isinstance(value, tuple) else [value] * len(self._own)
 
     def _rates(self) -> list[tuple[float, float, float]]:
         at, own = self.last_batch_iteration, self._own
@@ -118,12 +144,6 @@ class WarmupLR(_Scheduler):
     def max_lrs(self) -> list[float]:
         return self._each("warmup_max_lr")
 
-    def _each(self, name: str) -> list[float]:
-        value = getattr(self._schedule, name)
-        if value is None:
-            return [rate for rate, *_ in self._own]
-        return list(value) if isinstance(value, tuple) else [value] * len(self._own)
-
 
 class WarmupDecayLR(WarmupLR):
     """As WarmupLR, and then linearly down to 0 at total_num_steps."""
@@ -152,6 +172,26 @@ class OneCycle(_Scheduler):
     """A cycle of the rate and, the other way round, of beta1; beta2 becomes 0.99, as there."""
 
     _of = schedules.OneCycle
+
+    @property
+    def min_lrs(self) -> list[float]:
+        return self._each("cycle_min_lr")
+
+    @property
+    def max_lrs(self) -> list[float]:
+        return self._each("cycle_max_lr")
+
+    @property
+    def total_size(self) -> float:
+        """Rounds of the cycle."""
+        assert isinstance(self._schedule, schedules.OneCycle)
+        first, second = self._schedule.cycle_first_step_size, self._schedule.cycle_second_step_size
+        return first + (first if second is None else second)
+
+    @property
+    def step_ratio(self) -> float:
+        """The share of the cycle in which the rate rises."""
+        return float(self._argument("cycle_first_step_size")) / self.total_size
 
     def get_mom(self) -> list[tuple[float, float]] | None:
         """The betas of each group at this position; None without cycle_momentum."""
