@@ -84,9 +84,8 @@ def resolve(
     BALLAST_ATTACH_TIMEOUT, BALLAST_RECONNECT_TIMEOUT, BALLAST_TIME_SCALE, ballast.security's;
     torchrun's WORLD_SIZE, RANK, TORCHELASTIC_RUN_ID.
     max_grad_norm None, 0 and inf all mean: no clipping. max_consecutive_skips None: no limit.
-    Raises BadArgument naming the setting, where its value came from and what is allowed, also for
-    one of several tasks of srun or mpirun without WORLD_SIZE, and Unsupported where Accelerate
-    would start DeepSpeed.
+    Raises BadArgument naming the setting, its source and what is allowed, or the variables of a
+    task of srun or mpirun without WORLD_SIZE, and Unsupported where Accelerate starts DeepSpeed.
     """
     job_options.refuse_unknown(options, "resolve()")
     env = os.environ if environ is None else environ
@@ -250,9 +249,7 @@ def _world_size(given: int | None, env: Mapping[str, str]) -> int:
     source, value = ("world_size", given) if given is not None else _from_environment(
         env, ("BALLAST_WORLD_SIZE", "WORLD_SIZE")
     )
-    if not source:
-        task_launchers.refuse_tasks(env)
-    world = _integer(value, source) if source else 1
+    world = _integer(value, source) if source else task_launchers.alone(env)
     if not 1 <= world <= WORLD_SIZE_MAX:
         raise BadArgument(f"{source}={world}: must be in 1..{WORLD_SIZE_MAX}")
     return world

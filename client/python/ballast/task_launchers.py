@@ -81,15 +81,16 @@ def task(env: Mapping[str, str]) -> Task | None:
     return None
 
 
-def refuse_tasks(env: Mapping[str, str]) -> None:
-    """BadArgument, with what to set, where this process is one of several tasks.
+def alone(env: Mapping[str, str]) -> int:
+    """The world of a process without WORLD_SIZE, which is 1.
 
-    For processes without WORLD_SIZE. Ballast does not take the launcher's numbers itself: torch,
-    Trainer and Accelerate would not know of them, and give every task the same data.
+    BadArgument, with what to set, where this process is one of several tasks. Ballast does not take
+    the launcher's numbers itself: torch, Trainer and Accelerate would not know of them, and give
+    every task the same data.
     """
     found = task(env)
     if found is None:
-        return
+        return 1
     size = f"${found.size_name}" if found.size_name else "N"
     raise BadArgument(
         f"this process is {found}, and WORLD_SIZE is not set: each task would train alone. For one "

@@ -79,6 +79,7 @@ def parser() -> argparse.ArgumentParser:
         help="trainer processes in all (1; with --hostfile, all slots)",
     )
     _add_host_options(p)
+    _add_slot_options(p)
     _add_server_options(p)
     _add_trainer_options(p)
     p.add_argument("--job", metavar="NAME", help="job name; default: a fresh one")
@@ -105,6 +106,25 @@ def _add_host_options(p: argparse.ArgumentParser) -> None:
         help='hosts of the trainers, one a line: "name slots=N"; the first one is this machine and '
         "has the servers, unless BALLAST_ENDPOINTS names running ones",
     )
+    p.add_argument(
+        "--master-addr",
+        "--master_addr",
+        metavar="ADDR",
+        help="address of the first host for the others (of its name in the hostfile)",
+    )
+    p.add_argument(
+        "--master-port", "--master_port", type=_port, metavar="N", help="for torch.distributed"
+    )
+    p.add_argument(
+        "--ssh",
+        type=_words,
+        default=["ssh"],
+        metavar="COMMAND",
+        help='how to reach the hosts (ssh), such as "ssh -p 2222"',
+    )
+
+
+def _add_slot_options(p: argparse.ArgumentParser) -> None:
     slots = 'as DeepSpeed writes them: "node-a@node-b:0,2"; such slots are CUDA_VISIBLE_DEVICES'
     p.add_argument("--include", metavar="SLOTS", help=f"only these hosts and slots, {slots}")
     p.add_argument("--exclude", metavar="SLOTS", help="all but these hosts and slots")
@@ -121,22 +141,6 @@ def _add_host_options(p: argparse.ArgumentParser) -> None:
         type=_count,
         metavar="N",
         help="so many trainers on each host (--nproc: in all)",
-    )
-    p.add_argument(
-        "--master-addr",
-        "--master_addr",
-        metavar="ADDR",
-        help="address of the first host for the others (of its name in the hostfile)",
-    )
-    p.add_argument(
-        "--master-port", "--master_port", type=_port, metavar="N", help="for torch.distributed"
-    )
-    p.add_argument(
-        "--ssh",
-        type=_words,
-        default=["ssh"],
-        metavar="COMMAND",
-        help='how to reach the hosts (ssh), such as "ssh -p 2222"',
     )
 
 

@@ -75,7 +75,8 @@ def _in_16_bits(outcome: Outcome) -> tuple[Case, ...]:
     return (
         Case(
             "any value, with fp16 or bf16",
-            lambda given, look: given is not None and any(look(p) is True for p, _ in _MODEL_DTYPES),
+            lambda given, look: given is not None
+            and any(look(path) is True for path, _ in _MODEL_DTYPES),
             outcome,
         ),
     )
