@@ -119,13 +119,10 @@ absl::StatusOr<std::vector<SizeAnswer>> SizeOf(const SizeQuestion& question) {
   for (const uint32_t id : plan.servers) {
     BALLAST_ASSIGN_OR_RETURN(const server::MemoryPlan most,
                              PlanMemory(plan, id, {.bytes = UINT64_MAX}, window_min));
-    // Registers grow evenly with the window. Those of one contributor all stay until the step.
-    const uint64_t window = std::max(most.window_extents, 1u);
-    const bool one = question.trainers == 1 || question.collective;
-    const uint64_t least = one ? window : std::min<uint64_t>(window, window_min);
+    const server::MemoryPlan least = LeastMemory(plan, id, window_min);
     answers.push_back({.server = id,
                        .state = most.state_bytes,
-                       .gradients_min = most.register_bytes / window * least,
+                       .gradients_min = least.register_bytes,
                        .gradients_max = most.register_bytes,
                        .sums = most.sum_bytes,
                        .weights = most.weight_bytes,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <map>
 #include <utility>
 
 #include "common/base/check.h"
@@ -18,46 +19,37 @@ constexpr uint32_t kCanonicalNanBits = 0x7FC00000;
 
 }  // namespace
 
-uint64_t GradientBufferBytes(const Layout& layout, DType dtype) {
-  const uint64_t bytes = uint64_t{layout.extent_elements()} * DTypeBytes(dtype);
-  return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+uint64_t GradientBufferBytes(const Layout& layout, uint32_t extent, DType dtype) {
+  const uint64_t width = DTypeBytes(dtype);
+  return BufferPools::ClassOf(layout.extents()[extent].elements * width,
+                              layout.extent_elements() * width, kPageBytes);
 }
 
-absl::StatusOr<Contributions> Contributions::Create(const Layout& layout, size_t owned_extents,
-                                                    const EpochRecord& epoch,
-                                                    uint32_t window_extents) {
-  Contributions out;
-  out.seats_ = epoch.seats();
-  out.contributors_ = std::max<uint32_t>(1, MostContributors(epoch.contributors));
-  out.window_extents_ = window_extents;
-  out.extent_elements_ = layout.extent_elements();
+Contributions::Contributions(const Layout& layout, const std::vector<uint32_t>& owned,
+                             const EpochRecord& epoch, uint32_t window_extents)
+    : seats_(epoch.seats()),
+      contributors_(std::max<uint32_t>(1, MostContributors(epoch.contributors))),
+      window_extents_(window_extents) {
   // The FSM's window bounds the registers; the pools' limits only have to be out of its way.
-  const size_t registers =
-      std::max<size_t>(1, std::min<size_t>(owned_extents, size_t{window_extents})) *
-      out.contributors_;
-  const size_t limit = registers + std::max<size_t>(1, owned_extents) * 2;
-  const auto pool = [&](DType dtype) {
-    return BufferPool::Create(
-        {.buffer_bytes = GradientBufferBytes(layout, dtype), .max_buffers = limit});
-  };
-  BALLAST_ASSIGN_OR_RETURN(BufferPool wide, pool(DType::kF32));
-  BALLAST_ASSIGN_OR_RETURN(BufferPool narrow, pool(DType::kBF16));
-  out.wide_.push_back(std::move(wide));
-  out.narrow_.push_back(std::move(narrow));
-  return out;
+  for (const uint32_t extent : owned) {
+    const DType dtype = layout.extents()[extent].dtype;
+    pools_.Allow(GradientBufferBytes(layout, extent, dtype), contributors_ + 2);
+    pools_.Allow(GradientBufferBytes(layout, extent, DType::kF32), 2);
+  }
 }
 
 void Contributions::Prepare(const Layout& layout, const std::vector<uint32_t>& owned) {
-  size_t wide = 0, narrow = 0;
+  std::map<uint64_t, size_t> registers;  // by their size
   for (size_t i = 0; i < std::min<size_t>(owned.size(), window_extents_); ++i) {
-    (layout.extents()[owned[i]].dtype == DType::kF32 ? wide : narrow) += contributors_;
+    const DType dtype = layout.extents()[owned[i]].dtype;
+    registers[GradientBufferBytes(layout, owned[i], dtype)] += contributors_;
   }
-  wide_[0].Prepare(wide);
-  narrow_[0].Prepare(narrow);
+  for (const auto& [bytes, count] : registers) pools_.Prepare(bytes, count);
 }
 
-absl::StatusOr<BufferRef> Contributions::Acquire(DType dtype) {
-  return dtype == DType::kF32 ? wide_[0].Acquire() : narrow_[0].Acquire();
+absl::StatusOr<BufferRef> Contributions::Acquire(const Layout& layout, uint32_t extent,
+                                                 DType dtype) {
+  return pools_.Acquire(GradientBufferBytes(layout, extent, dtype));
 }
 
 absl::StatusOr<uint32_t> Contributions::Store(const Layout& layout, const FrameHeader& frame,
@@ -67,7 +59,8 @@ absl::StatusOr<uint32_t> Contributions::Store(const Layout& layout, const FrameH
   buffers.grads.resize(seats_);
   BufferRef& reg = buffers.grads[frame.slot];
   if (!reg) {
-    BALLAST_ASSIGN_OR_RETURN(reg, Acquire(layout.extents()[frame.extent].dtype));
+    BALLAST_ASSIGN_OR_RETURN(reg,
+                             Acquire(layout, frame.extent, layout.extents()[frame.extent].dtype));
   }
   BALLAST_CHECK(frame.offset_bytes + payload.bytes() <= reg.bytes());
   char* to = reg.data() + frame.offset_bytes;
@@ -113,7 +106,7 @@ absl::StatusOr<std::shared_ptr<ReduceWork>> Contributions::MakeWork(const RoundF
                  .sum = nullptr};
   buffers.only_slot = slots.front();
   if (reduce::NeedsSum(work->input)) {
-    BALLAST_ASSIGN_OR_RETURN(buffers.sum, wide_[0].Acquire());
+    BALLAST_ASSIGN_OR_RETURN(buffers.sum, Acquire(layout, extent_id, DType::kF32));
     work->input.sum = reinterpret_cast<float*>(buffers.sum.data());
   }
   work->norms.resize(reduce::TileCount(work->input));
@@ -145,7 +138,7 @@ absl::StatusOr<char*> Contributions::Restore(const Layout& layout,
   const bool sum = logged.dtype != layout.extents()[logged.extent].dtype ||
                    (logged.dtype == DType::kF32 && contributors.size() > 1);
   BufferRef& to = sum ? buffers.sum : buffers.grads[buffers.only_slot];
-  BALLAST_ASSIGN_OR_RETURN(to, Acquire(logged.dtype));
+  BALLAST_ASSIGN_OR_RETURN(to, Acquire(layout, logged.extent, logged.dtype));
   return to.data();
 }
 

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/payload.h"
 #include "common/io/arena.h"
+#include "common/io/buffer_pools.h"
 #include "common/tensor/layout.h"
 #include "server/durability/gradient_log.h"
 #include "server/reduce/reduce.h"
@@ -46,16 +47,16 @@ struct GradientView {
   std::shared_ptr<const void> owner;  // keeps data alive and unchanged
 };
 
-// Bytes of a buffer for one extent's gradient or sum of that dtype: whole pages, so that the log
+// Bytes of a buffer for this extent's gradient or sum of that dtype: whole pages, so that the log
 // can write from it and read into it past the page cache.
-uint64_t GradientBufferBytes(const Layout& layout, DType dtype);
+uint64_t GradientBufferBytes(const Layout& layout, uint32_t extent, DType dtype);
 
 class Contributions {
  public:
-  // Room for `layout`'s owned extents of the epoch's contributors, `window_extents` registers of
+  // Room for `layout`'s `owned` extents of the epoch's contributors, `window_extents` registers of
   // each.
-  static absl::StatusOr<Contributions> Create(const Layout& layout, size_t owned_extents,
-                                              const EpochRecord& epoch, uint32_t window_extents);
+  Contributions(const Layout& layout, const std::vector<uint32_t>& owned, const EpochRecord& epoch,
+                uint32_t window_extents);
 
   // Gives memory to the registers that a round of `owned` extents fills first, so that it does not
   // have to. Any thread, before the first use of the others.
@@ -86,8 +87,7 @@ class Contributions {
   void ReleaseAll();
 
  private:
-  Contributions() = default;
-  absl::StatusOr<BufferRef> Acquire(DType dtype);
+  absl::StatusOr<BufferRef> Acquire(const Layout& layout, uint32_t extent, DType dtype);
 
   struct ExtentBuffers {
     std::vector<BufferRef> grads;  // per slot
@@ -97,9 +97,7 @@ class Contributions {
   uint32_t seats_ = 0;
   uint32_t contributors_ = 0;  // slots that have registers
   uint32_t window_extents_ = 0;
-  uint32_t extent_elements_ = 0;
-  std::vector<BufferPool> wide_;        // fp32 buffers (registers and sums); one pool, or none
-  std::vector<BufferPool> narrow_;      // 16-bit buffers
+  BufferPools pools_;                   // of registers and sums
   std::vector<ExtentBuffers> extents_;  // by extent id
 };
 

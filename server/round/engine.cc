@@ -16,8 +16,8 @@ namespace ballast::server {
 namespace {
 
 // The tier that `config` asks for; `nvme` points to it if it is on NVMe.
-absl::StatusOr<std::unique_ptr<Tier>> MakeTier(const JobPlan& plan, const EngineConfig& config,
-                                               NvmeTier** nvme) {
+absl::StatusOr<std::unique_ptr<Tier>> MakeTier(const JobPlan& plan, const Layout& layout,
+                                               const EngineConfig& config, NvmeTier** nvme) {
   if (config.nvme_extents == 0) return MakeDramTier(StateShapeOf(plan.spec));
   if (plan.spec.durability == Durability::kNone) {
     return absl::InvalidArgumentError(
@@ -25,7 +25,7 @@ absl::StatusOr<std::unique_ptr<Tier>> MakeTier(const JobPlan& plan, const Engine
   }
   BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<NvmeTier> made,
                            NvmeTier::Create({.shape = StateShapeOf(plan.spec),
-                                             .extent_elements = plan.spec.extent_elements,
+                                             .extent_elements = LargestExtent(layout),
                                              .buffers = config.nvme_extents}));
   *nvme = made.get();
   return std::unique_ptr<Tier>(std::move(made));
@@ -34,11 +34,10 @@ absl::StatusOr<std::unique_ptr<Tier>> MakeTier(const JobPlan& plan, const Engine
 absl::StatusOr<ModelState> MakeState(const JobPlan& plan, const EngineConfig& config, simd::Isa isa,
                                      const RoundFsm& fsm) {
   NvmeTier* nvme = nullptr;
-  BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<Tier> tier, MakeTier(plan, config, &nvme));
+  BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<Tier> tier, MakeTier(plan, fsm.layout(), config, &nvme));
   ExtentStore store(std::move(tier), &optim::Kernels(isa));
   BALLAST_RETURN_IF_ERROR(store.Add(fsm.layout(), fsm.owned()));
-  BALLAST_ASSIGN_OR_RETURN(Weights weights, Weights::Create(fsm.layout(), fsm.owned().size()));
-  return ModelState{std::move(store), nvme, std::move(weights)};
+  return ModelState{std::move(store), nvme, Weights(fsm.layout(), fsm.owned())};
 }
 
 // Gives memory to state and buffers on other threads while recovery waits for the disk. The pool's
@@ -102,9 +101,7 @@ absl::StatusOr<std::shared_ptr<Engine>> Engine::Make(const JobPlan& plan,
   BALLAST_ASSIGN_OR_RETURN(Layout layout, LayoutOfSpec(plan.spec));
   RoundFsm fsm(plan, layout, config.self, config.chunk_bytes, config.window_extents);
   BALLAST_ASSIGN_OR_RETURN(ModelState state, MakeState(plan, config, deps.isa, fsm));
-  BALLAST_ASSIGN_OR_RETURN(
-      Contributions contributions,
-      Contributions::Create(layout, fsm.owned().size(), plan.epoch, config.window_extents));
+  Contributions contributions(layout, fsm.owned(), plan.epoch, config.window_extents);
   std::optional<Recovered> recovered;
   std::shared_ptr<RoundLog> log = std::make_shared<NullRoundLog>();
   if (storage != nullptr) {

@@ -18,7 +18,7 @@ absl::Status InitialWeights::Put(const FrameHeader& frame, const Payload& payloa
   }
   BufferRef& staged = staged_[frame.extent];
   if (!staged) {
-    absl::StatusOr<BufferRef> buffer = state_->weights.Acquire(frame.dtype);
+    absl::StatusOr<BufferRef> buffer = state_->weights.Acquire(fsm_->layout(), frame.extent);
     if (!buffer.ok()) {
       staged_.erase(frame.extent);
       return buffer.status();

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +12,7 @@
 #include "common/base/units.h"
 #include "common/job/contributors.h"
 #include "server/round/contributions.h"
+#include "server/round/weights.h"
 #include "server/tier/nvme_tier.h"
 #include "server/tier/tier.h"
 
@@ -105,10 +107,10 @@ namespace {
 // What a job with `world` trainers takes at a server, apart from what can be chosen.
 struct Demand {
   uint32_t owned = 0;
-  uint32_t contributors = 0;  // slots whose gradients have registers
-  uint64_t widest = 0;        // of a buffer for one extent's gradient
-  uint64_t state_bytes = 0;   // all of it
-  uint64_t extent_bytes = 0;  // state of one extent in memory, on NVMe
+  uint32_t contributors = 0;               // slots whose gradients have registers
+  std::map<uint64_t, uint32_t> registers;  // of one contributor: how many, by their bytes
+  uint64_t state_bytes = 0;                // all of it
+  uint64_t extent_bytes = 0;               // room for the state of one extent in memory, on NVMe
   uint64_t cell_bytes = 0;
   uint64_t sum_bytes = 0;
   uint64_t weight_bytes = 0;
@@ -123,14 +125,32 @@ Demand DemandOf(const JobPlan& plan, const Layout& layout, uint32_t self, uint32
     if (plan.owner[e] != self) continue;
     ++demand.owned;
     const Extent& extent = layout.extents()[e];
-    demand.widest = std::max(demand.widest, GradientBufferBytes(layout, extent.dtype));
+    ++demand.registers[GradientBufferBytes(layout, e, extent.dtype)];
     demand.state_bytes += DramExtentBytes(extent.elements, shape);
-    demand.weight_bytes += 2 * uint64_t{layout.extent_elements()} * DTypeBytes(extent.dtype);
-    if (demand.contributors > 1) demand.sum_bytes += GradientBufferBytes(layout, DType::kF32);
+    demand.weight_bytes += 2 * Weights::BufferBytes(layout, e);
+    if (demand.contributors > 1) demand.sum_bytes += GradientBufferBytes(layout, e, DType::kF32);
   }
-  demand.extent_bytes = DramExtentBytes(layout.extent_elements(), shape);
+  demand.extent_bytes = DramExtentBytes(LargestExtent(layout), shape);
   demand.cell_bytes = uint64_t{demand.owned} * world * kRegisterCellBytes;
   return demand;
+}
+
+// Registers with a window of `window` extents, as Contributions may come to have them: those of
+// one size are used again for others of that size only.
+uint64_t RegisterBytes(const Demand& demand, uint32_t window) {
+  uint64_t bytes = 0;
+  for (const auto& [each, count] : demand.registers) bytes += std::min(count, window) * each;
+  return bytes * demand.contributors;
+}
+
+// The largest window whose registers fit `bytes`; 0 when not even one extent does.
+uint32_t WindowIn(const Demand& demand, uint64_t bytes) {
+  uint32_t fits = 0;
+  for (uint32_t too_many = demand.owned + 1; fits + 1 < too_many;) {
+    const uint32_t window = fits + (too_many - fits) / 2;
+    (RegisterBytes(demand, window) <= bytes ? fits : too_many) = window;
+  }
+  return fits;
 }
 
 // With `state_bytes` of state in memory, at least `window_extents_min` extents of registers are
@@ -143,17 +163,12 @@ MemoryPlan PlanOf(const Demand& demand, uint64_t state_bytes, uint64_t room_byte
   memory.sum_bytes = demand.sum_bytes;
   memory.weight_bytes = demand.weight_bytes;
   const uint64_t fixed = memory.total();
-  const uint64_t per_extent = demand.widest * demand.contributors;
   // One contributor's registers are what the step reads, so all of them stay until it.
   const uint32_t least =
       demand.contributors == 1 ? demand.owned : std::min(demand.owned, window_extents_min);
-  uint32_t window = demand.owned;
-  if (fixed + window * per_extent > room_bytes && per_extent > 0) {
-    const uint64_t left = room_bytes > fixed ? room_bytes - fixed : 0;
-    window = static_cast<uint32_t>(left / per_extent);
-  }
+  const uint32_t window = WindowIn(demand, room_bytes > fixed ? room_bytes - fixed : 0);
   memory.window_extents = std::max({window, least, uint32_t{1}});
-  memory.register_bytes += uint64_t{std::min(memory.window_extents, demand.owned)} * per_extent;
+  memory.register_bytes += RegisterBytes(demand, memory.window_extents);
   return memory;
 }
 

@@ -301,8 +301,7 @@ absl::Status RoundDriver::LeaveEpoch(const EpochRecord& before) {
       << "epoch " << epoch.epoch << " starts with round " << epoch.start_round << " and "
       << epoch.world() << " trainers; there were " << before.world();
   if (epoch.world() == before.world() && epoch.seats() == before.seats()) return absl::OkStatus();
-  BALLAST_ASSIGN_OR_RETURN(contributions_, Contributions::Create(fsm_.layout(), fsm_.owned().size(),
-                                                                 epoch, window_extents()));
+  contributions_ = Contributions(fsm_.layout(), fsm_.owned(), epoch, window_extents());
   return absl::OkStatus();
 }
 
@@ -375,16 +374,14 @@ absl::Status RoundDriver::TakeGrown(const JobPlan& plan, uint32_t window_extents
     if (!known) fresh.push_back(extent);
     versions.push_back(known ? fsm_.round() : 0);
   }
-  const size_t owned = fsm_.owned().size();
   BALLAST_RETURN_IF_ERROR(state_.store.Add(layout, fresh));
-  BALLAST_ASSIGN_OR_RETURN(state_.weights, Weights::Create(layout, owned));
+  state_.weights = Weights(layout, fsm_.owned());
   if (state_.nvme != nullptr) {
     for (const uint32_t extent : before) state_.nvme->SetStored(extent, fsm_.round());
     ConnectTier();
     versions.clear();
   }
-  BALLAST_ASSIGN_OR_RETURN(contributions_,
-                           Contributions::Create(layout, owned, plan.epoch, window_extents));
+  contributions_ = Contributions(layout, fsm_.owned(), plan.epoch, window_extents);
   BALLAST_ASSIGN_OR_RETURN(
       Checkpointer checkpointer,
       Checkpointer::Create(layout, StateArrayCount(plan.spec),

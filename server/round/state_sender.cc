@@ -69,7 +69,7 @@ void StateSender::SendWeights(SlotSink* sink, uint32_t extent) {
   const DType dtype = layout.extents()[extent].dtype;
   BufferRef weights = state_->weights.Find(extent);
   if (!weights) {
-    absl::StatusOr<BufferRef> buffer = state_->weights.Acquire(dtype);
+    absl::StatusOr<BufferRef> buffer = state_->weights.Acquire(layout, extent);
     if (!buffer.ok()) {
       sink->OnError(buffer.status());
       return;

@@ -78,8 +78,7 @@ void Sweep::Run() {
 void Sweep::Step(uint32_t extent) {
   const Layout& layout = deps_.fsm->layout();
   ExtentStore* const store = &deps_.state->store;
-  const absl::StatusOr<BufferRef> weight =
-      deps_.state->weights.Acquire(layout.extents()[extent].dtype);
+  const absl::StatusOr<BufferRef> weight = deps_.state->weights.Acquire(layout, extent);
   if (!weight.ok()) return deps_.failed(weight.status());
   if (ahead_.erase(extent) != 0 && !BALLAST_MUTANT(kApplyTwice)) {  // Stepped before the restart.
     store->ReadWeights(layout, extent, weight->data());

@@ -1,34 +1,39 @@
 #include "server/round/weights.h"
 
-#include <utility>
-
-#include "common/base/status_macros.h"
+#include <map>
+#include <set>
 
 namespace ballast::server {
+namespace {
 
-absl::StatusOr<Weights> Weights::Create(const Layout& layout, size_t owned) {
-  Weights weights;
-  weights.buffers_.resize(layout.extents().size());
-  for (const size_t width : {size_t{4}, size_t{2}}) {
-    // One set on its way out, one being written. Older ones are back: no slot begins a round before
-    // it has received all of the last one's weights.
-    BALLAST_ASSIGN_OR_RETURN(BufferPool pool,
-                             BufferPool::Create({.buffer_bytes = layout.extent_elements() * width,
-                                                 .max_buffers = 2 * owned + 8}));
-    weights.pools_.push_back(std::move(pool));
-  }
-  return weights;
+constexpr size_t kAlignmentBytes = 64;
+
+}  // namespace
+
+Weights::Weights(const Layout& layout, const std::vector<uint32_t>& owned)
+    : buffers_(layout.extents().size()) {
+  // One set on its way out, one being written. Older ones are back: no slot begins a round before
+  // it has received all of the last one's weights. The rest is out of the way of single fetches.
+  for (const uint32_t extent : owned) pools_.Allow(BufferBytes(layout, extent), 2);
+  std::set<uint64_t> sizes;
+  for (const uint32_t extent : owned) sizes.insert(BufferBytes(layout, extent));
+  for (const uint64_t bytes : sizes) pools_.Allow(bytes, 8);
+}
+
+uint64_t Weights::BufferBytes(const Layout& layout, uint32_t extent) {
+  const uint64_t width = DTypeBytes(layout.extents()[extent].dtype);
+  return BufferPools::ClassOf(layout.ExtentWireBytes(extent), layout.extent_elements() * width,
+                              kAlignmentBytes);
 }
 
 void Weights::Prepare(const Layout& layout, const std::vector<uint32_t>& owned) {
-  size_t wide = 0;
-  for (const uint32_t extent : owned) wide += layout.extents()[extent].dtype == DType::kF32;
-  pools_[0].Prepare(wide);
-  pools_[1].Prepare(owned.size() - wide);
+  std::map<uint64_t, size_t> buffers;  // by their size
+  for (const uint32_t extent : owned) ++buffers[BufferBytes(layout, extent)];
+  for (const auto& [bytes, count] : buffers) pools_.Prepare(bytes, count);
 }
 
-absl::StatusOr<BufferRef> Weights::Acquire(DType dtype) {
-  return pools_[dtype == DType::kF32 ? 0 : 1].Acquire();
+absl::StatusOr<BufferRef> Weights::Acquire(const Layout& layout, uint32_t extent) {
+  return pools_.Acquire(BufferBytes(layout, extent));
 }
 
 }  // namespace ballast::server

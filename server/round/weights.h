@@ -11,22 +11,25 @@
 
 #include "absl/status/statusor.h"
 #include "common/io/arena.h"
+#include "common/io/buffer_pools.h"
 #include "common/tensor/layout.h"
 
 namespace ballast::server {
 
 class Weights {
  public:
-  // Buffers for `owned` extents of `layout`; maps nothing yet. RESOURCE_EXHAUSTED,
-  // INVALID_ARGUMENT.
-  static absl::StatusOr<Weights> Create(const Layout& layout, size_t owned);
+  // Buffers for the `owned` extents of `layout`; maps nothing yet.
+  Weights(const Layout& layout, const std::vector<uint32_t>& owned);
+
+  // Bytes of a buffer for this extent's weights.
+  static uint64_t BufferBytes(const Layout& layout, uint32_t extent);
 
   // Gives memory to one set of buffers for `owned`: the first round after a restart is waited for,
   // and where the system is slow to give memory that round would take several times as long.
   void Prepare(const Layout& layout, const std::vector<uint32_t>& owned);
 
-  // A buffer for a whole extent of `dtype`. RESOURCE_EXHAUSTED.
-  absl::StatusOr<BufferRef> Acquire(DType dtype);
+  // A buffer for the whole extent, which is owned. RESOURCE_EXHAUSTED.
+  absl::StatusOr<BufferRef> Acquire(const Layout& layout, uint32_t extent);
 
   // The extent's weights of the present version; empty: they are not formed.
   BufferRef Find(uint32_t extent) const { return buffers_[extent]; }
@@ -35,9 +38,7 @@ class Weights {
   void Forget(uint32_t extent) { buffers_[extent].Reset(); }
 
  private:
-  Weights() = default;
-
-  std::vector<BufferPool> pools_;   // of fp32, of 16-bit extents
+  BufferPools pools_;
   std::vector<BufferRef> buffers_;  // by extent
 };
 

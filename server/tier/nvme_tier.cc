@@ -19,6 +19,12 @@ constexpr size_t kLookahead = 4 * kAheadMax;
 
 }  // namespace
 
+uint32_t LargestExtent(const Layout& layout) {
+  uint32_t largest = 0;
+  for (const Extent& extent : layout.extents()) largest = std::max(largest, extent.elements);
+  return largest;
+}
+
 absl::StatusOr<std::unique_ptr<NvmeTier>> NvmeTier::Create(const Options& options) {
   if (options.buffers < kNvmeBuffersMin) {
     return absl::InvalidArgumentError(
@@ -33,9 +39,29 @@ absl::StatusOr<std::unique_ptr<NvmeTier>> NvmeTier::Create(const Options& option
 
 NvmeTier::NvmeTier(const Options& options, size_t buffer_bytes, Arena memory)
     : options_(options), buffer_bytes_(buffer_bytes), memory_(std::move(memory)) {
+  FreeAll();
+}
+
+void NvmeTier::FreeAll() {
+  free_.clear();
   for (size_t i = options_.buffers; i-- > 0;) {
     free_.push_back(reinterpret_cast<float*>(memory_.data() + i * buffer_bytes_));
   }
+}
+
+absl::Status NvmeTier::Widen(size_t bytes) {
+  BALLAST_ASSIGN_OR_RETURN(Arena memory, Arena::Create(bytes * options_.buffers));
+  memory.LockTouchedPages();
+  const Arena before = std::exchange(memory_, std::move(memory));
+  const size_t bytes_before = std::exchange(buffer_bytes_, bytes);
+  FreeAll();
+  for (auto& [extent, entry] : entries_) {
+    if (entry.base == nullptr) continue;
+    std::memcpy(free_.back(), entry.base, bytes_before);
+    entry.base = free_.back();
+    free_.pop_back();
+  }
+  return absl::OkStatus();
 }
 
 void NvmeTier::Connect(ImageIo* io, Wrap wrap, std::function<void(absl::Status)> failed) {
@@ -48,8 +74,14 @@ void NvmeTier::Connect(ImageIo* io, Wrap wrap, std::function<void(absl::Status)>
 absl::Status NvmeTier::AddExtent(uint32_t extent, uint32_t elements) {
   const uint64_t bytes = DramExtentBytes(elements, options_.shape);
   if (bytes > buffer_bytes_) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "extent ", extent, " takes ", bytes, " bytes, the tier's buffers have ", buffer_bytes_));
+    const bool used = std::any_of(entries_.begin(), entries_.end(),
+                                  [](const auto& entry) { return entry.second.users != 0; });
+    if (used || !quiet()) {
+      return absl::ResourceExhaustedError(absl::StrCat("extent ", extent, " takes ", bytes,
+                                                       " bytes, the tier's buffers have ",
+                                                       buffer_bytes_, " and are in use"));
+    }
+    BALLAST_RETURN_IF_ERROR(Widen(bytes));
   }
   entries_[extent].elements = elements;
   return absl::OkStatus();
@@ -228,7 +260,7 @@ void NvmeTier::StartRead(uint32_t extent, Entry* entry) {
   entry->residence = Residence::kReading;
   ++reading_;
   if (entry->stored == 0) {
-    std::memset(entry->base, 0, buffer_bytes_);
+    std::memset(entry->base, 0, DramExtentBytes(entry->elements, options_.shape));
     FillInitial(entry->base, entry->elements, options_.shape);
     return OnRead(extent, absl::OkStatus());
   }

@@ -22,6 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/io/arena.h"
+#include "common/tensor/layout.h"
 #include "server/durability/image_io.h"
 #include "server/tier/tier.h"
 
@@ -29,6 +30,10 @@ namespace ballast::server {
 
 // Fewer would leave nothing to read into while something is written.
 inline constexpr uint32_t kNvmeBuffersMin = 4;
+
+// Elements of the layout's largest extent: fewer than an extent may have, when every flat space is
+// shorter.
+uint32_t LargestExtent(const Layout& layout);
 
 class NvmeTier final : public Tier {
  public:
@@ -49,6 +54,8 @@ class NvmeTier final : public Tier {
   // gets errors of writes and flushes without a callback.
   void Connect(ImageIo* io, Wrap wrap, std::function<void(absl::Status)> failed);
 
+  // One that is larger than all before gets larger buffers for all, between rounds: while an extent
+  // is acquired, or something under way, it is refused.
   absl::Status AddExtent(uint32_t extent, uint32_t elements) override;
   void Acquire(uint32_t extent, Ready ready) override;
   void Release(uint32_t extent, uint64_t version) override;
@@ -99,6 +106,8 @@ class NvmeTier final : public Tier {
   };
 
   NvmeTier(const Options& options, size_t buffer_bytes, Arena memory);
+  void FreeAll();
+  absl::Status Widen(size_t bytes);
   Entry& Find(uint32_t extent);
   const Entry& Find(uint32_t extent) const;
   // Starts what can be started: reads into free buffers, writes that free some.
@@ -124,8 +133,8 @@ class NvmeTier final : public Tier {
   void Break(const absl::Status& why);
 
   const Options options_;
-  const size_t buffer_bytes_;
-  const Arena memory_;
+  size_t buffer_bytes_;
+  Arena memory_;
   ImageIo* io_ = nullptr;
   Wrap wrap_;
   std::function<void(absl::Status)> failed_;

@@ -38,9 +38,8 @@ class InitialWeightsTest : public ::testing::Test {
         [this](const absl::Status& status) { failures_.push_back(status); });
     ExtentStore store(*std::move(tier), &optim::Kernels(simd::Isa::kScalar));
     ASSERT_TRUE(store.Add(fsm.layout(), fsm.owned()).ok());
-    auto weights = Weights::Create(fsm.layout(), fsm.owned().size());
-    ASSERT_TRUE(weights.ok()) << weights.status();
-    state_ = std::make_unique<ModelState>(ModelState{std::move(store), nvme, *std::move(weights)});
+    state_ = std::make_unique<ModelState>(
+        ModelState{std::move(store), nvme, Weights(fsm.layout(), fsm.owned())});
     auto checkpointer = Checkpointer::Create(fsm.layout(), /*arrays=*/3, {}, {}, /*rounds=*/1);
     ASSERT_TRUE(checkpointer.ok()) << checkpointer.status();
     images_ = std::make_unique<ImageKeeper>(ImageKeeper::Deps{.fsm = &fsm, .state = state_.get()},

@@ -180,19 +180,59 @@ TEST(JobPlanTest, RegistersTakeTheBytesThatThePlanNames) {
     const auto memory = PlanMemory(plan, 1, {1 << 30}, 4);
     ASSERT_TRUE(memory.ok()) << memory.status();
     const Layout layout = *LayoutOfSpec(plan.spec);
-    auto registers = Contributions::Create(layout, 2, plan.epoch, memory->window_extents);
-    ASSERT_TRUE(registers.ok()) << registers.status();
+    Contributions registers(layout, {0, 1}, plan.epoch, memory->window_extents);
     char* at[2];  // neighbours in the pool
     for (const uint32_t extent : {0u, 1u}) {
       LoggedExtent logged;
       logged.extent = extent;
       logged.dtype = dtype;
-      at[extent] = *registers->Restore(layout, {0}, logged);
+      at[extent] = *registers.Restore(layout, {0}, logged);
     }
     // 64 bytes of each register are beside its payload.
     EXPECT_EQ(memory->register_bytes, 2 * (static_cast<uint64_t>(std::abs(at[1] - at[0])) + 64));
     EXPECT_GE(static_cast<uint64_t>(std::abs(at[1] - at[0])), 128 * DTypeBytes(dtype));
   }
+}
+
+// One group per parameter, as layer-wise learning rates want it: each group has an extent of its
+// own, and that takes what it holds.
+TEST(JobPlanTest, AnExtentOfFewElementsTakesFewBytes) {
+  constexpr uint32_t kGroups = 465;
+  constexpr uint64_t kPage = 4096;
+  JobPlan plan = MakePlan(std::vector<int64_t>(kGroups, 2), 2, {1});
+  plan.spec.extent_elements = 1 << 20;
+  plan.spec.tile_elements = 1 << 16;
+  plan.spec.group_count = kGroups;
+  for (uint32_t i = 0; i < kGroups; ++i) plan.spec.tensors[i].group = i;
+  plan.owner.assign(kGroups, 1);
+  plan.epoch.contributors = AllContribute(plan.epoch.members, kGroups);
+  const auto memory = PlanMemory(plan, 1, {.bytes = 64 << 20}, 4);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  EXPECT_EQ(memory->state_bytes, kGroups * kPage);
+  EXPECT_EQ(memory->register_bytes, kGroups * 2 * (kPage + 64));
+  EXPECT_EQ(memory->sum_bytes, kGroups * kPage);
+  EXPECT_EQ(memory->weight_bytes, kGroups * 2 * uint64_t{64});
+  plan.spec.durability = Durability::kPower;
+  plan.spec.device = Device::kNvme;
+  EXPECT_EQ(LeastMemory(plan, 1, 4).state_bytes, 4 * kPage) << "on NVMe";
+}
+
+// Buffers are used again for others of their size only, so a window of one extent may come to
+// have one of each.
+TEST(JobPlanTest, AWindowIsPlannedForTheLargestExtentsAndForEachSize) {
+  constexpr uint64_t kPage = 4096;
+  JobPlan plan = MakePlan({2048 * 3 + 1024}, 2, {1});  // fp32: three of two pages, one of one
+  plan.spec.extent_elements = 2048;
+  plan.owner.assign(4, 1);
+  const auto registers = [&](uint32_t window) {
+    return LeastMemory(plan, 1, window).register_bytes - 4 * 2 * uint64_t{64};
+  };
+  EXPECT_EQ(registers(1), 2 * (2 + 1) * kPage);
+  EXPECT_EQ(registers(2), 2 * (4 + 1) * kPage);
+  EXPECT_EQ(registers(4), 2 * (6 + 1) * kPage);
+  const uint64_t three = LeastMemory(plan, 1, 3).total();
+  EXPECT_EQ(PlanMemory(plan, 1, {.bytes = three}, 1)->window_extents, 4u) << "takes no more";
+  EXPECT_EQ(PlanMemory(plan, 1, {.bytes = three - 1}, 1)->window_extents, 2u);
 }
 
 TEST(JobPlanTest, TheLeastOfAJobHasTheSmallestWindow) {

@@ -228,6 +228,23 @@ TEST_F(NvmeTierTest, PrefetchFillsFreeMemoryAndEvictsNothing) {
   for (uint32_t e = 0; e < 12; ++e) EXPECT_EQ(tier_->IsHere(e), e < 5) << e;
 }
 
+TEST_F(NvmeTierTest, ALargerExtentGetsLargerBuffersAndWhatIsHereStays) {
+  Make(2, 4);
+  tier_->Acquire(0, [](const absl::Status&) {});
+  images_.Run();
+  EXPECT_TRUE(absl::IsResourceExhausted(tier_->AddExtent(9, 5 * 4096))) << "one is acquired";
+  tier_->State(0)[7] = 3;
+  tier_->Release(0, 2);
+  const uint64_t before = tier_->bytes();
+  ASSERT_TRUE(tier_->AddExtent(9, 5 * 4096).ok());
+  EXPECT_GE(tier_->bytes(), before + 4 * 4 * 4096 * 3 * sizeof(float));
+  tier_->Acquire(9, [](const absl::Status&) {});
+  tier_->Acquire(0, [](const absl::Status&) {});
+  images_.Run();
+  tier_->State(9)[3 * 5 * 4096 - 1] = 5;
+  EXPECT_EQ(tier_->State(0)[7], 3);
+}
+
 TEST_F(NvmeTierTest, TooFewBuffersAreRefused) {
   const auto made = NvmeTier::Create(
       {.shape = {kElements, 3}, .extent_elements = kElements, .buffers = kNvmeBuffersMin - 1});
