@@ -25,6 +25,8 @@
 #include "bench/engine_loop.h"
 #include "bench/harness.h"
 #include "bench/raw_disk.h"
+#include "common/base/early_descriptors.h"
+#include "common/base/standard_descriptors.h"
 #include "common/base/status_macros.h"
 #include "common/io/arena.h"
 #include "common/io/io_engine.h"
@@ -145,4 +147,7 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace ballast::bench
 
-int main(int argc, char** argv) { return ballast::bench::Main(argc, argv); }
+int main(int argc, char** argv) {
+  if (!ballast::HoldStandardDescriptors().ok()) return 1;
+  return ballast::bench::Main(argc, argv);
+}

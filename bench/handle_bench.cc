@@ -33,6 +33,8 @@
 #include "bench/harness.h"
 #include "bench/raw_disk.h"
 #include "client/aio/aio_handle.h"
+#include "common/base/early_descriptors.h"
+#include "common/base/standard_descriptors.h"
 #include "common/base/status_macros.h"
 #include "common/io/arena.h"
 
@@ -219,4 +221,7 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace ballast::bench
 
-int main(int argc, char** argv) { return ballast::bench::Main(argc, argv); }
+int main(int argc, char** argv) {
+  if (!ballast::HoldStandardDescriptors().ok()) return 1;
+  return ballast::bench::Main(argc, argv);
+}

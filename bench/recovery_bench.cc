@@ -43,7 +43,9 @@
 #include "bench/raw_disk.h"
 #include "bench/round_model.h"
 #include "bench/server_process.h"
+#include "common/base/early_descriptors.h"
 #include "common/base/malloc_arenas.h"
+#include "common/base/standard_descriptors.h"
 #include "common/base/status_macros.h"
 
 namespace ballast::bench {
@@ -353,4 +355,7 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace ballast::bench
 
-int main(int argc, char** argv) { return ballast::bench::Main(argc, argv); }
+int main(int argc, char** argv) {
+  if (!ballast::HoldStandardDescriptors().ok()) return 1;
+  return ballast::bench::Main(argc, argv);
+}

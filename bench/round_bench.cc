@@ -75,7 +75,9 @@
 #include "bench/round_model.h"
 #include "bench/server_process.h"
 #include "bench/tls_compare.h"
+#include "common/base/early_descriptors.h"
 #include "common/base/malloc_arenas.h"
+#include "common/base/standard_descriptors.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread_executor.h"
 #include "proto/convert/channel.h"
@@ -441,4 +443,7 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace ballast::bench
 
-int main(int argc, char** argv) { return ballast::bench::Main(argc, argv); }
+int main(int argc, char** argv) {
+  if (!ballast::HoldStandardDescriptors().ok()) return 1;
+  return ballast::bench::Main(argc, argv);
+}

@@ -26,6 +26,8 @@
 #include "bench/harness.h"
 #include "bench/raw_disk.h"
 #include "bench/tier_rig.h"
+#include "common/base/early_descriptors.h"
+#include "common/base/standard_descriptors.h"
 #include "common/base/status_macros.h"
 
 namespace ballast::bench {
@@ -220,4 +222,7 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace ballast::bench
 
-int main(int argc, char** argv) { return ballast::bench::Main(argc, argv); }
+int main(int argc, char** argv) {
+  if (!ballast::HoldStandardDescriptors().ok()) return 1;
+  return ballast::bench::Main(argc, argv);
+}

@@ -19,10 +19,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "common/base/early_descriptors.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/base/malloc_arenas.h"
 #include "common/base/reason.h"
+#include "common/base/standard_descriptors.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread_executor.h"
 #include "common/io/file.h"
@@ -335,6 +337,7 @@ int RefuseUsage(const absl::Status& why, const absl::StatusOr<SupervisionOptions
 }
 
 int Main(int argc, char** argv) {
+  if (const absl::Status held = HoldStandardDescriptors(); !held.ok()) return Fail(held, 1);
   TuneMalloc();
   DisableLockOrderChecks();
   // What gRPC says of failed connections, we count and say ourselves.
@@ -344,6 +347,7 @@ int Main(int argc, char** argv) {
   const sigset_t set = OwnSignals();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);  // The write that is too far fails, and says so.
   RaiseDescriptorLimit();
 
   const absl::StatusOr<SupervisionOptions> supervision =

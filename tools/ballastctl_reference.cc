@@ -4,9 +4,12 @@
 #include <cstdio>
 #include <string>
 
+#include "common/base/early_descriptors.h"
+#include "common/base/standard_descriptors.h"
 #include "tools/command_reference.h"
 
 int main() {
+  if (!ballast::HoldStandardDescriptors().ok()) return 1;
   const std::string text = ballast::tools::CommandReference();
   const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
   return written && std::fflush(stdout) == 0 ? 0 : 1;

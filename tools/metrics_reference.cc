@@ -7,9 +7,12 @@
 #include <sstream>
 #include <string>
 
+#include "common/base/early_descriptors.h"
+#include "common/base/standard_descriptors.h"
 #include "tools/metrics_page.h"
 
 int main(int argc, char** argv) {
+  if (!ballast::HoldStandardDescriptors().ok()) return 1;
   std::ifstream rules(argc == 2 ? argv[1] : "");
   if (!rules) {
     std::fprintf(stderr, "usage: ballast_metrics_reference RULES.YAML\n");

@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -427,6 +428,33 @@ class RunTest(unittest.TestCase):
             self.assertIn("no jobs", get(ready["admin"], "/statusz")[1])
             self.assertIn("dram_budget: 96MiB", get(ready["admin"], "/configz")[1])
             json.loads(get(ready["admin"], "/configz?format=json")[1])
+
+
+class LimitedStartTest(unittest.TestCase):
+    def test_no_file_is_standard_error_and_a_file_that_may_not_grow_is_an_error(self):
+        """As daemons and batch systems start programs: descriptors closed, `ulimit -f` set."""
+        def limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+            for number in (0, 1, 2):
+                os.close(number)
+        with tempfile.TemporaryDirectory() as folder:
+            ready_file = pathlib.Path(folder) / "ready.json"
+            arguments = [BALLASTD, "--listen=127.0.0.1:0", f"--data-dir={folder}/data",
+                         f"--ready-file={ready_file}"]
+            process = subprocess.Popen(arguments, env=clean_environment(), preexec_fn=limit)
+            try:
+                end = time.monotonic() + DEADLINE_S
+                while not ready_file.exists() and process.poll() is None:
+                    self.assertLess(time.monotonic(), end)
+                    time.sleep(0.01)
+                proc = pathlib.Path(f"/proc/{process.pid}")
+                for number in (0, 1, 2):
+                    self.assertEqual(os.readlink(proc / "fd" / str(number)), "/dev/null")
+                ignored = re.search(r"SigIgn:\s*(\w+)", (proc / "status").read_text())[1]
+                self.assertTrue(int(ignored, 16) >> (signal.SIGXFSZ - 1) & 1)
+            finally:
+                process.kill()
+                process.wait()
 
 
 class CtlTest(unittest.TestCase):
