@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "absl/strings/str_cat.h"
+#include "common/io/file_error.h"
 #include "common/io/huge_pages.h"
 
 namespace ballast::server {
@@ -34,6 +35,8 @@ StorageFacts ReadStorageFacts(FileSystem* files, const std::string& data_dir) {
   facts.direct_io = files->DirectIo(data_dir);
   facts.direct_io_bytes = DirectIoBytes(data_dir);
   facts.huge_pages = HugePageMode();
+  facts.free_bytes = files->FreeBytes(data_dir).value_or(0);
+  facts.file_bytes_max = FileBytesMax();
   return facts;
 }
 
@@ -60,6 +63,14 @@ std::vector<std::string> StorageWarnings(const StorageFacts& facts) {
     warnings.push_back(
         absl::StrCat("the kernel gives no huge pages (", kHugePagesFile,
                      " is never): steps and direct I/O are slower. Set it to madvise"));
+  }
+  if (facts.file_bytes_max.has_value() && *facts.file_bytes_max < facts.free_bytes) {
+    warnings.push_back(absl::StrCat(
+        "files of this process may have ", *facts.file_bytes_max,
+        " bytes at most (RLIMIT_FSIZE, ulimit -f), and storage.data_dir ", facts.data_dir, " has ",
+        facts.free_bytes,
+        " bytes free: durable jobs, snapshots and exports with larger files are refused. Raise the "
+        "limit where ballastd is started"));
   }
   return warnings;
 }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,8 +17,10 @@ struct StorageFacts {
   std::string data_dir;
   bool in_memory = false;  // tmpfs or ramfs
   bool direct_io = true;
-  uint32_t direct_io_bytes = 0;  // DirectIoBytes
-  std::string huge_pages;        // HugePageMode
+  uint32_t direct_io_bytes = 0;            // DirectIoBytes
+  std::string huge_pages;                  // HugePageMode
+  uint64_t free_bytes = 0;                 // of the file system
+  std::optional<uint64_t> file_bytes_max;  // FileBytesMax
 };
 
 // What the kernel (statx) wants direct I/O in `directory` aligned to; 0: it does not say.

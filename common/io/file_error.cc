@@ -1,7 +1,10 @@
 #include "common/io/file_error.h"
 
+#include <sys/resource.h>
+
 #include <cerrno>
 #include <cstring>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 
@@ -20,13 +23,23 @@ absl::StatusCode CodeOf(int error) {
       return absl::StatusCode::kPermissionDenied;
     case ENOSPC:
     case EDQUOT:
+    case EFBIG:
       return absl::StatusCode::kResourceExhausted;
     default:
       return absl::StatusCode::kInternal;
   }
 }
 
-const char* NextStep(int error) {
+// Of a file that may not grow: which limit that is, if the process has one.
+std::string SizeLimit() {
+  const std::optional<uint64_t> limit = FileBytesMax();
+  if (!limit.has_value()) return "; this file system holds no file so large: choose another one";
+  return absl::StrCat("; the process that writes it may make files of ", *limit,
+                      " bytes at most (RLIMIT_FSIZE, ulimit -f): raise that where it is started");
+}
+
+std::string NextStep(int error) {
+  if (error == EFBIG) return SizeLimit();
   switch (CodeOf(error)) {
     case absl::StatusCode::kPermissionDenied:
       return "; give this user the right, or choose another directory";
@@ -44,6 +57,12 @@ absl::Status ErrorOf(absl::StatusCode code, int error, absl::string_view operati
 }
 
 }  // namespace
+
+std::optional<uint64_t> FileBytesMax() {
+  struct rlimit limit = {};
+  if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return std::nullopt;
+  return limit.rlim_cur;
+}
 
 bool CannotLink(int error) {
   switch (error) {

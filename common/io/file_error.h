@@ -4,10 +4,17 @@
 // Thread safety: a pure function.
 #pragma once
 
+#include <cstdint>
+#include <optional>
+
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 
 namespace ballast {
+
+// The size that no file of this process may exceed (RLIMIT_FSIZE), as `ulimit -f` and batch systems
+// set it. A write beyond it fails with EFBIG where SIGXFSZ is ignored. None: there is no limit.
+std::optional<uint64_t> FileBytesMax();
 
 // Whether a link failed with errno value `error` because there cannot be one.
 bool CannotLink(int error);

@@ -33,6 +33,13 @@ absl::Status TooLittleRoom(const std::string& directory, uint64_t needed, uint64
                                     "disk, use more servers, or lower storage.checkpoint_rounds"));
 }
 
+// Room that was refused while a file was made, as one that no job was begun for.
+absl::Status NoRoom(const absl::Status& why) {
+  if (!absl::IsResourceExhausted(why) || ReasonOf(why) != Reason::kUnspecified) return why;
+  return ReasonedError(absl::StatusCode::kResourceExhausted, Reason::kOverBudget,
+                       std::string(why.message()));
+}
+
 }  // namespace
 
 LogOptions JobStorage::LogGeometry(const StorageOptions& options) {
@@ -80,11 +87,12 @@ absl::StatusOr<std::unique_ptr<JobStorage>> JobStorage::Create(FileSystem* fs,
   BALLAST_ASSIGN_OR_RETURN(const uint64_t free, fs->FreeBytes(directory));
   const uint64_t needed = DiskBytes(options);
   if (free < needed) return TooLittleRoom(directory, needed, free);
-  BALLAST_ASSIGN_OR_RETURN(auto log, GradientLog::Create(fs, directory, LogGeometry(options)));
-  BALLAST_ASSIGN_OR_RETURN(
-      auto images, ImageFile::Create(fs, absl::StrCat(directory, "/", kImagesName), options.images,
-                                     options.shapes));
-  return std::make_unique<JobStorage>(std::move(log), std::move(images), options.shapes,
+  auto log = GradientLog::Create(fs, directory, LogGeometry(options));
+  if (!log.ok()) return NoRoom(log.status());
+  auto images = ImageFile::Create(fs, absl::StrCat(directory, "/", kImagesName), options.images,
+                                  options.shapes);
+  if (!images.ok()) return NoRoom(images.status());
+  return std::make_unique<JobStorage>(*std::move(log), *std::move(images), options.shapes,
                                       options.start_round);
 }
 

@@ -17,6 +17,7 @@
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "common/base/sync.h"
+#include "common/io/file_error.h"
 #include "server/meta/committed_mark.h"
 #include "server/meta/request_checks.h"
 #include "server/meta/table_sums.h"
@@ -54,7 +55,12 @@ class Errors {
           "; it was not written by this release: run the one that wrote it, or choose another "
           "directory"));
     }
-    return Unavailable(absl::StrCat(what, "; check the disk, permissions and space"));
+    const std::optional<uint64_t> limit = FileBytesMax();
+    const std::string more =
+        limit.has_value()
+            ? absl::StrCat(", and RLIMIT_FSIZE (ulimit -f), which is ", *limit, " bytes")
+            : "";
+    return Unavailable(absl::StrCat(what, "; check the disk, permissions and space", more));
   }
   // An error of the value codec, with the directory in front.
   absl::Status Of(const absl::Status& status) const {

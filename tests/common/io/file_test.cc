@@ -3,7 +3,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 
 #include <cerrno>
 #include <cstring>
@@ -260,6 +262,7 @@ TEST(FileErrorTest, CodesSayWhatToDoNext) {
       {EROFS, absl::StatusCode::kPermissionDenied},
       {ENOSPC, absl::StatusCode::kResourceExhausted},
       {EDQUOT, absl::StatusCode::kResourceExhausted},
+      {EFBIG, absl::StatusCode::kResourceExhausted},
       {EIO, absl::StatusCode::kInternal},
       {EBADF, absl::StatusCode::kInternal},
       {EMFILE, absl::StatusCode::kInternal}};
@@ -274,6 +277,30 @@ TEST(FileErrorTest, CodesSayWhatToDoNext) {
   EXPECT_EQ(Text(FileError(ENOSPC, "write 512 bytes at offset 0 of", "/a")),
             "cannot write 512 bytes at offset 0 of /a: No space left on device; free space on this "
             "file system or raise the quota");
+}
+
+// As in programs that ignore SIGXFSZ.
+TEST(FileErrorTest, AFileThatMayNotGrowNamesTheLimitOfTheProcess) {
+  struct rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  std::string path = ::testing::TempDir() + "/limited-XXXXXX";
+  ASSERT_NE(mkdtemp(path.data()), nullptr);
+  FileSystem* const files = PosixFileSystem();
+  auto file = files->Open(path + "/file", {.mode = OpenMode::kCreateNew});
+  ASSERT_TRUE(file.ok()) << file.status();
+  const auto handler = signal(SIGXFSZ, SIG_IGN);
+  const struct rlimit limit = {.rlim_cur = 10000, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  const absl::Status allocated = (*file)->Allocate(20000);
+  const absl::Status written = WriteText(file->get(), 9000, std::string(2000, 'x'));
+  EXPECT_EQ(FileBytesMax(), 10000u);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  signal(SIGXFSZ, handler);
+  EXPECT_TRUE(files->RemoveAll(path).ok());
+  for (const absl::Status& status : {allocated, written}) {
+    EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+    EXPECT_THAT(Text(status), HasSubstr("10000 bytes at most (RLIMIT_FSIZE, ulimit -f)"));
+  }
 }
 
 }  // namespace

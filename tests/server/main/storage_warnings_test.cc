@@ -43,6 +43,15 @@ TEST(StorageWarnings, ADeviceThatWantsLargerPiecesIsNamedWithThem) {
             std::string::npos);
 }
 
+TEST(StorageWarnings, ALimitOnFilesIsNamedWhereItIsBelowWhatTheDiskHasRoomFor) {
+  StorageFacts facts{.data_dir = "/data", .free_bytes = 1000, .file_bytes_max = 999};
+  ASSERT_EQ(StorageWarnings(facts).size(), 1u);
+  EXPECT_NE(StorageWarnings(facts)[0].find("999 bytes at most (RLIMIT_FSIZE, ulimit -f)"),
+            std::string::npos);
+  facts.file_bytes_max = 1000;
+  EXPECT_TRUE(StorageWarnings(facts).empty());
+}
+
 TEST(StorageWarnings, ReadsWhatIsThere) {
   MemoryDisk disk;
   EXPECT_TRUE(ReadStorageFacts(&disk, "/").direct_io);
