@@ -97,6 +97,7 @@ TEST(LossScalerTest, RefusesWhatCannotWork) {
       {{.min_loss_scale = 0}, "min_loss_scale"},
       {{.min_loss_scale = nan}, "min_loss_scale"},
       {{.initial_scale_power = 2, .min_loss_scale = 8}, "at most the initial scale 4, got 8"},
+      {{.dynamic = false, .static_scale = 0}, "finite number above 0, got 0"},
       {{.dynamic = false, .static_scale = nan}, "loss_scale"}};
   for (const auto& [config, text] : cases) {
     const absl::Status status = CheckLossScaler(config);

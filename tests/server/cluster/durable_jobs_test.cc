@@ -133,6 +133,7 @@ TEST_F(DurableJobsTest, RunningAndRestingJobsAreListedAtTheHomeOnly) {
   ASSERT_EQ(jobs->size(), 1u);
   EXPECT_EQ(jobs->front().name, "job");
   EXPECT_EQ(jobs->front().state, "running");
+  EXPECT_EQ(jobs->front().epoch, 1u);
   EXPECT_EQ(jobs->front().open_streams, 1u);
   EXPECT_EQ(jobs->front().parameters, 340u);
   EXPECT_EQ(jobs->front().servers, (std::vector<uint32_t>{0, 1}));

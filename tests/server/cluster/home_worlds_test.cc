@@ -2,6 +2,7 @@
 // get no seat or have their turn later.
 #include <gmock/gmock.h>
 
+#include "server/cluster/seating.h"
 #include "tests/server/cluster/home_inputs.h"
 
 namespace ballast::server::testing {
@@ -81,6 +82,33 @@ TEST(VariableHomeTest, AChangeThatCannotEndGivesBackTheRoomOfItsNewcomers) {
   for (const home::SealAt& asked : All<home::SealAt>(lost)) EXPECT_EQ(asked.world, 2u);
   for (const uint32_t server : {0u, 1u}) EXPECT_THAT(rig.Sealed(server), IsEmpty());
   EXPECT_EQ(rig.stage(), HomeJob::Stage::kRunning);
+}
+
+// A newcomer waits for the others while nobody is seen, then a member is there, and then all leave
+// before the newcomer has a seat: it waits for a lease from then on, and not for what is left of
+// the first one.
+TEST(SeatingTest, AWorldThatEmptiesAnewGathersForAWholeLease) {
+  Seating seating(&kRules, Seating::World::kUnseen);
+  JobPlan plan;
+  plan.spec = HomeCall(0, kFirst, true).spec;
+  for (const uint32_t slot : {0u, 1u}) plan.epoch.members.push_back({slot, kFirst + slot});
+  AttachCall call = HomeCall(2, kSecond, true);
+  call.spec.world = 4;
+  home::Effects effects;
+  seating.Ask({1, call}, plan, /*made=*/true, seconds(0), &effects);
+  const home::SeatSeenInput free{.slot = 2, .ticket = 1};
+  seating.OnSeen(free, plan, seconds(0), &effects);
+  seating.OnMember(0, kFirst);
+  ASSERT_FALSE(seating.gathers());
+  for (const Member& member : plan.epoch.members) {
+    seating.OnFree({member.slot, member.incarnation, /*left=*/true}, plan, plan.epoch,
+                   kRules.lease / 2, &effects);
+  }
+  ASSERT_TRUE(seating.gathers());
+  seating.OnSeen(free, plan, kRules.lease, &effects);
+  EXPECT_TRUE(seating.gathers()) << "the first lease is over, the second one is not";
+  seating.OnSeen(free, plan, 2 * kRules.lease, &effects);
+  EXPECT_FALSE(seating.gathers());
 }
 
 }  // namespace

@@ -223,6 +223,22 @@ TEST(RoundFsmTest, VoteOfASkippedRoundStillNamesThatRound) {
   EXPECT_EQ(First<SendVote>(durable)->round, 1u);
 }
 
+// Servers that saw different tensors would sum different gradients.
+TEST(RoundFsmTest, TheDigestOfAVoteTellsOnePresenceFromAnother) {
+  const auto digest = [](const std::vector<bool>& zero, const std::vector<bool>& one) {
+    Fixture f(MakePlan({64, 64}, 2, {0}));
+    f.Init();
+    f.Begin(0, zero);
+    f.Begin(1, one);
+    f.Push(0, zero);
+    return First<PrepareRound>(f.Push(1, one))->record.vote.contributor_digest;
+  };
+  const uint32_t all = digest({}, {});
+  EXPECT_EQ(digest({true, true}, {}), all) << "the same said in another way";
+  EXPECT_NE(digest({true, false}, {}), all);
+  EXPECT_NE(digest({}, {true, false}), digest({true, false}, {})) << "it is another slot's";
+}
+
 TEST(RoundFsmTest, ServerThatOwnsNothingStillVotes) {
   Fixture f(MakePlan({64}, 1, {0, 1, 2}), 2);
   ASSERT_TRUE(f.fsm_.owned().empty());
