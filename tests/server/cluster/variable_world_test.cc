@@ -173,8 +173,9 @@ TEST_F(VariableWorldTest, WhoLeavesIsNotWaitedFor) {
   for (const uint32_t id : {0u, 1u}) {
     OpenStream(id, 0, kFirst);
     OpenStream(id, 1, kFirst + 1);
-    cluster_->Engine(id, job_)->Leave(1, kFirst + 1);
   }
+  // The first word of it may begin the next epoch, in which streams of this one are refused.
+  for (const uint32_t id : {0u, 1u}) cluster_->Engine(id, job_)->Leave(1, kFirst + 1);
   EXPECT_EQ(SlotsOnceIn(2), (std::vector<uint32_t>{0}));
   EXPECT_EQ(ReasonOf(Ask(1, kFirst + 1).Get().status()), Reason::kUnspecified)
       << "with resume it may come again";
