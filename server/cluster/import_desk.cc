@@ -24,7 +24,7 @@ absl::Status NoJobFile(const std::string& what) {
 
 // What an export says of the job that it was made of.
 absl::Status CheckManifest(const SnapshotManifest& manifest, const absl::StatusOr<JobPlan>& was) {
-  if (manifest.round < 2 || manifest.round > kRoundsMax) {
+  if (manifest.round < 1 || manifest.round > kRoundsMax) {
     return NoJobFile(absl::StrCat("is of round ", manifest.round));
   }
   if (!was.ok()) return NoJobFile(absl::StrCat("has no valid job: ", was.status().message()));

@@ -1,6 +1,7 @@
 #include "server/durability/gradient_log.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -68,8 +69,8 @@ class SegmentedLog : public GradientLog {
 
   uint64_t flushed_lsn_ = 0;
   uint64_t trim_round_ = 0;
-  uint64_t repeated_round_ = 0;     // by the last Repeat
-  uint64_t repeated_sequence_ = 0;  // of the segment where that begins
+  std::optional<uint64_t> repeated_round_;  // by the last Repeat
+  uint64_t repeated_sequence_ = 0;          // of the segment where that begins
   absl::Status failure_;
 };
 
@@ -272,8 +273,8 @@ void SegmentedLog::TrimTo(uint64_t round) {
 
 absl::Status SegmentedLog::Repeat(uint64_t round) {
   BALLAST_RETURN_IF_ERROR(failure_);
-  if (round == 0) return absl::OkStatus();
   const LoggedRound* const last = state_.index.Find(round);
+  if (round == 0 && last == nullptr) return absl::OkStatus();
   if (last == nullptr || !last->prepared.has_value() || !last->decision.has_value()) {
     return absl::InternalError(absl::StrCat("the gradient log lacks vote or decision of round ",
                                             round, ", which is said to be over"));
@@ -289,7 +290,7 @@ absl::Status SegmentedLog::Repeat(uint64_t round) {
 
 void SegmentedLog::BeginEpoch(uint32_t epoch, uint64_t start_round) {
   state_.index.BeginEpoch(epoch, start_round);
-  const bool repeated = repeated_round_ != 0 && repeated_round_ + 1 == start_round;
+  const bool repeated = repeated_round_.has_value() && *repeated_round_ + 1 == start_round;
   for (LiveSegment& segment : state_.live) {
     const bool kept = repeated && segment.sequence >= repeated_sequence_;
     segment.newest_round = std::min(segment.newest_round, kept ? start_round : start_round - 1);

@@ -48,6 +48,9 @@ constexpr std::chrono::milliseconds kLongestRest(50);
 
 absl::StatusOr<CapturedRound> RoundBefore(const Capture& capture) {
   const auto before = capture.rounds.find(capture.round - 1);
+  // Only a job that was made of such a snapshot has it in its log; else the desk, which knows the
+  // job, fills it in.
+  if (before == capture.rounds.end() && capture.round == 1) return CapturedRound();
   if (before == capture.rounds.end() || !before->second.prepared.has_value() ||
       !before->second.decision.has_value()) {
     return Changed(capture.round);

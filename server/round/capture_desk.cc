@@ -8,12 +8,28 @@
 #include "common/base/reason.h"
 
 namespace ballast::server {
+namespace {
+
+// As if a round 0 had ended without a step: what round 1 of the job begins with at server `self`.
+CapturedRound BeforeFirstRound(const JobPlan& plan, uint32_t self) {
+  CapturedRound start;
+  start.prepared.epoch = plan.epoch.epoch - 1;
+  start.prepared.vote.server = self;
+  start.prepared.present.assign(plan.spec.tensors.size(), false);
+  start.prepared.tensor_step.assign(plan.spec.tensors.size(), 0);
+  start.prepared.policy = StartPolicy(plan.spec);
+  start.decision.epoch = start.prepared.epoch;
+  start.decision.decision.policy = start.prepared.policy;
+  return start;
+}
+
+}  // namespace
 
 CaptureDesk::~CaptureDesk() {
   if (thread_ != nullptr) thread_->Shutdown();
 }
 
-void CaptureDesk::Hold(const std::shared_ptr<StateHolds>& log, bool any_round, const Held& done) {
+void CaptureDesk::Hold(const std::shared_ptr<StateHolds>& log, bool there, const Held& done) {
   const std::string& name = fsm_->plan().spec.name;
   const ErrorFields fields{.job = name, .server = static_cast<int>(server_)};
   if (!fsm_->durable()) {
@@ -23,11 +39,12 @@ void CaptureDesk::Hold(const std::shared_ptr<StateHolds>& log, bool any_round, c
                                            "start it with durability power or process"),
                               fields));
   }
-  if (!any_round) {
-    return done(ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kBadArgument,
-                              absl::StrCat("job \"", name, "\" has not finished a round yet; take ",
-                                           "the snapshot after the first one"),
-                              fields));
+  if (!there) {
+    return done(
+        ReasonedError(absl::StatusCode::kAborted, Reason::kJobBusy,
+                      absl::StrCat("job \"", name, "\" has not got all of its first weights ",
+                                   "yet; take the snapshot when its trainers are attached"),
+                      fields));
   }
   // The home takes one snapshot of a job at a time. What is held is for one that the home has given
   // up, or does not know any more because it was started again. It asks again in a moment.
@@ -54,8 +71,7 @@ void CaptureDesk::OnHeld(const HeldState& held, const absl::Status& status, cons
   const bool released = std::exchange(release_wanted_, false);
   if (status.ok() && !released) {
     held_ = held;
-    // Round 1 may be decided and not applied yet; its beginning has no round before it.
-    uint64_t round = std::max<uint64_t>(fsm_->round(), 2);
+    uint64_t round = fsm_->round();
     for (const auto& [extent, version] : held.versions) round = std::max(round, version);
     return done(round);
   }
@@ -91,24 +107,28 @@ void CaptureDesk::OnRound() {
 
 void CaptureDesk::Start(Order order) {
   if (thread_ == nullptr) thread_ = executors_->MakeExecutor("capture", 1, kBesideRounds);
-  capturing_ = CaptureRun::Start({.layout = fsm_->layout(),
-                                  .log = std::exchange(log_, nullptr),
-                                  .held = *std::exchange(held_, std::nullopt),
-                                  .round = order.round,
-                                  .kernels = kernels_,
-                                  .optimizer = OptimizerOf(fsm_->plan().spec)},
-                                 std::move(order.take), thread_, paced_ ? clock_ : nullptr,
-                                 [this, end = strand_->Ending(), done = std::move(order.done)](
-                                     const absl::StatusOr<CapturedRound>& result) {
-                                   const auto over = [this, result, done](bool alive) {
-                                     if (alive) {
-                                       capturing_ = nullptr;
-                                       paced_ = !absl::IsAborted(result.status());
-                                     }
-                                     done(result);
-                                   };
-                                   if (!end(over)) done(result);
-                                 });
+  capturing_ = CaptureRun::Start(
+      {.layout = fsm_->layout(),
+       .log = std::exchange(log_, nullptr),
+       .held = *std::exchange(held_, std::nullopt),
+       .round = order.round,
+       .kernels = kernels_,
+       .optimizer = OptimizerOf(fsm_->plan().spec)},
+      std::move(order.take), thread_, paced_ ? clock_ : nullptr,
+      [this, end = strand_->Ending(), done = std::move(order.done),
+       start = BeforeFirstRound(fsm_->plan(), server_)](absl::StatusOr<CapturedRound> result) {
+        if (result.ok() && result->prepared.tensor_step.empty()) {
+          result = start;
+        }
+        const auto over = [this, result, done](bool alive) {
+          if (alive) {
+            capturing_ = nullptr;
+            paced_ = !absl::IsAborted(result.status());
+          }
+          done(result);
+        };
+        if (!end(over)) done(result);
+      });
 }
 
 void CaptureDesk::Release() {

@@ -47,8 +47,9 @@ class CaptureDesk {
   CaptureDesk(const CaptureDesk&) = delete;
   CaptureDesk& operator=(const CaptureDesk&) = delete;
 
-  // As RoundEngine's HoldState, CaptureState and ReleaseState. `any_round`: a round has finished.
-  void Hold(const std::shared_ptr<StateHolds>& log, bool any_round, const Held& done);
+  // As RoundEngine's HoldState, CaptureState and ReleaseState. `there`: no initial weights are
+  // missing before the first round, and what has come survives.
+  void Hold(const std::shared_ptr<StateHolds>& log, bool there, const Held& done);
   void Capture(uint64_t round, TakeExtent take, Captured done);
   void Release();
 

@@ -87,6 +87,7 @@ void InitialWeights::WhenDurable(std::function<void()> call) {
 void InitialWeights::Check() {
   const bool may_run = durable() || BALLAST_MUTANT(kInitNotDurable);
   if (when_durable_ != nullptr && may_run) std::exchange(when_durable_, nullptr)();
+  if (durable()) written_();
 }
 
 }  // namespace ballast::server

@@ -25,10 +25,16 @@ namespace ballast::server {
 
 class InitialWeights {
  public:
-  // What is pointed to outlives this. `storage_failed` hears of the disk's errors.
+  // What is pointed to outlives this. `storage_failed` hears of the disk's errors; `written` runs
+  // when all weights that are complete have come to survive.
   InitialWeights(const RoundFsm* fsm, ModelState* state, ImageKeeper* images,
-                 std::function<void(const absl::Status&)> storage_failed)
-      : fsm_(fsm), state_(state), images_(images), storage_failed_(std::move(storage_failed)) {}
+                 std::function<void(const absl::Status&)> storage_failed,
+                 std::function<void()> written)
+      : fsm_(fsm),
+        state_(state),
+        images_(images),
+        storage_failed_(std::move(storage_failed)),
+        written_(std::move(written)) {}
 
   // Takes the bytes of an admitted frame that is not damaged. RESOURCE_EXHAUSTED.
   absl::Status Put(const FrameHeader& frame, const Payload& payload);
@@ -41,6 +47,8 @@ class InitialWeights {
   // call that still waits.
   void WhenDurable(std::function<void()> call);
   void DropWaiting() { when_durable_ = nullptr; }
+  // Whether all weights that are complete survive.
+  bool durable() const { return !images_->initial_pending() && !unflushed_; }
   // An image was written: perhaps the last that WhenDurable's call waits for.
   void OnImageWritten() { Check(); }
 
@@ -49,13 +57,13 @@ class InitialWeights {
   void OnSaved(const absl::Status& status);
   void Flush();
   void OnFlushed(const absl::Status& status);
-  bool durable() const { return !images_->initial_pending() && !unflushed_; }
   void Check();
 
   const RoundFsm* const fsm_;
   ModelState* const state_;
   ImageKeeper* const images_;
   const std::function<void(const absl::Status&)> storage_failed_;
+  const std::function<void()> written_;
 
   std::function<void()> when_durable_;
   // With a tier on NVMe: what has come, how much is being written, whether any of it may be lost.

@@ -44,8 +44,9 @@ RoundDriver::RoundDriver(JobStrand* strand, const EngineConfig& config, const En
                .storage_failed = [this](const absl::Status& status) { StorageFailed(status); },
                .written = [this] { initial_.OnImageWritten(); }},
               std::move(parts.checkpointer)),
-      initial_(&fsm_, &state_, &images_,
-               [this](const absl::Status& status) { StorageFailed(status); }),
+      initial_(
+          &fsm_, &state_, &images_, [this](const absl::Status& status) { StorageFailed(status); },
+          [this] { waiters_.Fire(Waiters::kWritten); }),
       intake_(&fsm_, &contributions_, &initial_, &audience_, deps.metrics),
       reducer_(strand, deps.workers, &reduce::Kernels(deps.isa), &contributions_,
                [this](uint32_t extent, const ReducedNorm& reduced) { OnReduced(extent, reduced); }),
@@ -315,6 +316,7 @@ void RoundDriver::End() {
   captures_.End(failure_);
   log_ = std::make_unique<NullRoundLog>();
   // They get the failure.
+  waiters_.Fire(Waiters::kWritten);
   waiters_.Fire(Waiters::kDurable);
   waiters_.Fire(Waiters::kApplied);
   for (const Adoption& adoption : std::exchange(adopting_, {})) adoption.done(failure_);

@@ -206,7 +206,9 @@ void RoundDriver::FetchState(uint32_t slot, uint64_t round, bool weights,
 
 void RoundDriver::HoldState(const CaptureDesk::Held& done) {
   if (!failure_.ok()) return done(failure_);
-  captures_.Hold(log_, last_decision_.has_value(), done);
+  const bool there = last_decision_.has_value() || fsm_.init_missing() == 0;
+  if (!there || initial_.durable()) return captures_.Hold(log_, there, done);
+  waiters_.Add(Waiters::kWritten, [=, this] { HoldState(done); });
 }
 
 // --- Epochs -------------------------------------------------------------------------------------

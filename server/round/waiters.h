@@ -3,12 +3,13 @@
 //
 // In the course of one round the lists fire in this order:
 //   kInitial   all initial weights are in, before round 1 and after growth: fetches
+//   kWritten   initial weights that are in survive: snapshots
 //   kReduced   the workers read no register any more: adoptions, which give registers back
 //   kDurable   the PREPARE record survives, behind the effects of DurableInput: seals
 //   kApplied   the round is over and the next one is open, behind everything else that
 //              OpenRound does: attaches, adoptions, growth
-// When the job ends, kDurable and then kApplied fire once more, and their calls find the failure.
-// Comes from: RoundDriver. Goes to: RoundDriver. Thread safety: on the job's strand.
+// When the job ends, kWritten, kDurable and then kApplied fire once more, and their calls find the
+// failure. Comes from: RoundDriver. Goes to: RoundDriver. Thread safety: on the job's strand.
 #pragma once
 
 #include <array>
@@ -21,7 +22,7 @@ namespace ballast::server {
 
 class Waiters {
  public:
-  enum Event : size_t { kInitial, kReduced, kDurable, kApplied, kEvents };
+  enum Event : size_t { kInitial, kWritten, kReduced, kDurable, kApplied, kEvents };
 
   void Add(Event event, std::function<void()> call) { lists_[event].push_back(std::move(call)); }
   void Fire(Event event) {

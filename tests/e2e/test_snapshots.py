@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import ballast
-from e2e.ballastctl import listed, snapshots, try_snapshots
+from e2e.ballastctl import ctl, export, listed, snapshots, try_snapshots
 from e2e.cluster import Cluster, fresh_job, run_small_job, wait_for
 from e2e.small_run import Run, assert_equal
 
@@ -49,6 +49,37 @@ def test_what_is_restored_goes_on_as_the_run_did(start_cluster, tmp_path, server
     snapshots(before, "delete", job, "third")
     assert listed(after) == []
     assert list((tmp_path / "snapshots").iterdir()) == []
+
+
+@pytest.mark.parametrize("device", ["cpu", "nvme"])
+def test_a_job_comes_back_from_before_its_first_round(start_cluster, tmp_path, device):
+    """As scripts save that write a checkpoint before they train; `made` is killed before it has
+    stepped, too."""
+    cluster = start_cluster(2, BALLAST_STORAGE_SNAPSHOT_DIR=str(tmp_path / "snapshots"))
+    job, made, out = fresh_job(), fresh_job("made"), fresh_job("out")
+    run = Run(cluster, job, 2, resume="auto", device=device)
+    assert run.trainers.optimizers[0].snapshot("start") == 0
+    export(cluster, job, "--name", "start", "--state")
+    start = run.state()
+    run.step(2)
+    went_on = run.state()
+    run.close()
+    snapshots(cluster, "verify", job, "start")
+    snapshots(cluster, "restore", job, "start", "--as", made, "--world", "1")
+    ctl(cluster, "import", "start", "--as", out, "--world", "1")
+    again = Run(cluster, made, 1, resume="must", device=device)
+    assert again.round == 0
+    cluster.strike(0, 1)
+    assert_equal(again.state(), start)
+    again.step(2)
+    assert_equal(again.state(), went_on)
+    again.close()
+    imported = Run(cluster, out, 1, resume="must", device=device)
+    assert imported.round == 0
+    assert_equal(imported.state(), start)
+    imported.step(2)
+    assert_equal(imported.state(), went_on)
+    imported.close()
 
 
 def test_snapshots_are_taken_while_rounds_go_on_and_the_oldest_are_removed(start_cluster, tmp_path):

@@ -100,6 +100,7 @@ class CapturedJob {
     for (const uint32_t s : {0, 1}) {
       trainers_.push_back(std::make_unique<Trainer>(&cluster_, s, init));
     }
+    began_[1] = trainers_[0]->FetchArrays();
   }
 
   // `middle` runs when half of the gradients have been pushed.
@@ -240,7 +241,7 @@ INSTANTIATE_TEST_SUITE_P(Seeds, CaptureTest,
                          ::testing::Combine(::testing::Range(0, 9), ::testing::Bool()));
 
 // Round 1 is decided, and its extents are being stepped.
-TEST(CaptureBeginning, TheFirstRoundThatCanBeCapturedIsTheSecond) {
+TEST(CaptureBeginning, WhileTheFirstRoundIsAppliedItsBeginningIsCaptured) {
   CapturedJob job(5, {0}, /*nvme=*/true);
   ASSERT_TRUE(Failpoints::Configure("weights.before_tell=pause").ok());
   absl::StatusOr<uint64_t> held = absl::UnknownError("not asked");
@@ -256,7 +257,7 @@ TEST(CaptureBeginning, TheFirstRoundThatCanBeCapturedIsTheSecond) {
   asks.join();
   Failpoints::Reset();
   ASSERT_TRUE(held.ok()) << held.status();
-  EXPECT_EQ(*held, 2u);
+  EXPECT_EQ(*held, 1u);
   job.ExpectCaptured(*held, job.CaptureAll(*held));
 }
 
@@ -364,11 +365,20 @@ TEST(CaptureGivenUp, AJobThatEndsBreaksItOff) {
   EXPECT_EQ(job.Hold(0).status().message(), "the test ends it");
 }
 
-TEST(CaptureGivenUp, ThereIsNothingToHoldBeforeTheFirstRoundHasEnded) {
-  CapturedJob job(4, {0}, false);
-  const absl::Status status = job.Hold(0).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("has not finished a round"));
+// Also when rounds have begun and ended since it was held.
+TEST(CaptureTest, TheFirstWeightsAreTheStateBeforeTheFirstRound) {
+  for (const bool nvme : {false, true}) {
+    for (const int rounds : {0, 2}) {
+      CapturedJob job(4, {0, 2}, nvme);
+      const auto held = job.HoldAll();
+      ASSERT_TRUE(held.ok()) << held.status();
+      EXPECT_EQ(*held, 1u);
+      for (int round = 0; round < rounds; ++round) job.Round();
+      auto results = job.CaptureAll(1);
+      job.ExpectCaptured(1, std::move(results));
+      job.Round();
+    }
+  }
 }
 
 // Holds all extents at the round that is captured; there is nothing else.

@@ -46,7 +46,7 @@ class InitialWeightsTest : public ::testing::Test {
                                             *std::move(checkpointer));
     initial_ = std::make_unique<InitialWeights>(
         &fsm, state_.get(), images_.get(),
-        [this](const absl::Status& status) { failures_.push_back(status); });
+        [this](const absl::Status& status) { failures_.push_back(status); }, [] {});
   }
 
   // All frames of the extent arrive.
