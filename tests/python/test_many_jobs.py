@@ -1,11 +1,13 @@
 """Many optimizers in one process: what stays of those that are closed, and what a refusal says."""
 
+import weakref
+
 import pytest
 import torch
 
 import ballast
 import ballast.torch as bt
-from ballast import closed_jobs, control, errors
+from ballast import closed_jobs, control, errors, lifetime
 
 
 def stepped(**options):
@@ -92,7 +94,8 @@ FULL = "64 jobs are under way; limits.max_jobs is 64. Wait for one to end, or ra
 
 
 @pytest.mark.parametrize("jobs", [7, 8])
-def test_an_optimizer_per_parameter_is_told_what_to_use_instead(fake, jobs):
+def test_an_optimizer_per_parameter_is_told_what_to_use_instead(fake, monkeypatch, jobs):
+    monkeypatch.setattr(lifetime, "_sessions", weakref.WeakSet())
     opened = [stepped() for _ in range(jobs)]
     fake.attach_error = ballast.OverBudget(FULL)
     with pytest.raises(ballast.OverBudget) as refused:
