@@ -33,7 +33,6 @@
 #include "bench/harness.h"
 #include "bench/raw_disk.h"
 #include "client/aio/aio_handle.h"
-#include "common/base/early_descriptors.h"
 #include "common/base/standard_descriptors.h"
 #include "common/base/status_macros.h"
 #include "common/io/arena.h"
@@ -220,6 +219,8 @@ int Main(int argc, char** argv) {
 
 }  // namespace
 }  // namespace ballast::bench
+
+BALLAST_HOLD_STANDARD_DESCRIPTORS_FIRST();
 
 int main(int argc, char** argv) {
   if (!ballast::HoldStandardDescriptors().ok()) return 1;

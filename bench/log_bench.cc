@@ -37,7 +37,6 @@
 #include "bench/harness.h"
 #include "bench/log_writers.h"
 #include "bench/raw_disk.h"
-#include "common/base/early_descriptors.h"
 #include "common/base/standard_descriptors.h"
 #include "common/base/status_macros.h"
 #include "common/io/file.h"
@@ -267,6 +266,8 @@ int Main(int argc, char** argv) {
 
 }  // namespace
 }  // namespace ballast::bench
+
+BALLAST_HOLD_STANDARD_DESCRIPTORS_FIRST();
 
 int main(int argc, char** argv) {
   if (!ballast::HoldStandardDescriptors().ok()) return 1;

@@ -43,7 +43,6 @@
 #include "bench/raw_disk.h"
 #include "bench/round_model.h"
 #include "bench/server_process.h"
-#include "common/base/early_descriptors.h"
 #include "common/base/malloc_arenas.h"
 #include "common/base/standard_descriptors.h"
 #include "common/base/status_macros.h"
@@ -354,6 +353,8 @@ int Main(int argc, char** argv) {
 
 }  // namespace
 }  // namespace ballast::bench
+
+BALLAST_HOLD_STANDARD_DESCRIPTORS_FIRST();
 
 int main(int argc, char** argv) {
   if (!ballast::HoldStandardDescriptors().ok()) return 1;

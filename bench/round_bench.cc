@@ -75,7 +75,6 @@
 #include "bench/round_model.h"
 #include "bench/server_process.h"
 #include "bench/tls_compare.h"
-#include "common/base/early_descriptors.h"
 #include "common/base/malloc_arenas.h"
 #include "common/base/standard_descriptors.h"
 #include "common/base/status_macros.h"
@@ -442,6 +441,8 @@ int Main(int argc, char** argv) {
 
 }  // namespace
 }  // namespace ballast::bench
+
+BALLAST_HOLD_STANDARD_DESCRIPTORS_FIRST();
 
 int main(int argc, char** argv) {
   if (!ballast::HoldStandardDescriptors().ok()) return 1;

@@ -26,7 +26,6 @@
 #include "bench/harness.h"
 #include "bench/raw_disk.h"
 #include "bench/tier_rig.h"
-#include "common/base/early_descriptors.h"
 #include "common/base/standard_descriptors.h"
 #include "common/base/status_macros.h"
 
@@ -221,6 +220,8 @@ int Main(int argc, char** argv) {
 
 }  // namespace
 }  // namespace ballast::bench
+
+BALLAST_HOLD_STANDARD_DESCRIPTORS_FIRST();
 
 int main(int argc, char** argv) {
   if (!ballast::HoldStandardDescriptors().ok()) return 1;

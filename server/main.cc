@@ -19,7 +19,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
-#include "common/base/early_descriptors.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/base/malloc_arenas.h"
@@ -373,5 +372,7 @@ int Main(int argc, char** argv) {
 
 }  // namespace
 }  // namespace ballast::server
+
+BALLAST_HOLD_STANDARD_DESCRIPTORS_FIRST();
 
 int main(int argc, char** argv) { return ballast::server::Main(argc, argv); }

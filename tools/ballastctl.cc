@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/early_descriptors.h"
 #include "common/base/inert.h"
 #include "common/base/standard_descriptors.h"
 #include "tools/admin_call.h"

@@ -4,9 +4,10 @@
 #include <cstdio>
 #include <string>
 
-#include "common/base/early_descriptors.h"
 #include "common/base/standard_descriptors.h"
 #include "tools/command_reference.h"
+
+BALLAST_HOLD_STANDARD_DESCRIPTORS_FIRST();
 
 int main() {
   if (!ballast::HoldStandardDescriptors().ok()) return 1;

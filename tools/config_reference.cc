@@ -4,9 +4,10 @@
 #include <cstdio>
 #include <string>
 
-#include "common/base/early_descriptors.h"
 #include "common/base/standard_descriptors.h"
 #include "server/config/print.h"
+
+BALLAST_HOLD_STANDARD_DESCRIPTORS_FIRST();
 
 int main() {
   if (!ballast::HoldStandardDescriptors().ok()) return 1;

@@ -7,9 +7,10 @@
 #include <sstream>
 #include <string>
 
-#include "common/base/early_descriptors.h"
 #include "common/base/standard_descriptors.h"
 #include "tools/metrics_page.h"
+
+BALLAST_HOLD_STANDARD_DESCRIPTORS_FIRST();
 
 int main(int argc, char** argv) {
   if (!ballast::HoldStandardDescriptors().ok()) return 1;
