@@ -29,7 +29,7 @@ FILE_S, TEST_S = 1500, 60
 KINDS = (
     ("fixture", r"fixture '\w+' not found"),  # pytest 8.4 has no place for DistributedFixture.
     ("stage 3", r"zero_optimization\.stage: |stage 3"),
-    ("inside", r"MissingName|has no (attribute )?'_|Unsupported: ballast\.deepspeed\.runtime\S+ has"),
+    ("inside", r"MissingName|has no (attribute )?'_|Unsupported: ballast.deepspeed.runtime\S+ has"),
 )
 
 pytestmark = [
