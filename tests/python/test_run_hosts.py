@@ -119,6 +119,16 @@ def test_options_that_do_not_fit_are_refused(launcher, hosts):
     assert done.returncode == 2 and "'10.0.0.1' is not host:port" in done.stderr
 
 
+def test_running_servers_are_taken_without_a_hostfile_too(launcher):
+    launcher.env["BALLAST_ENDPOINTS"] = "10.0.0.1:7000,10.0.0.2:7000"
+    launcher.env["BALLAST_BALLASTD"] = "/nowhere"
+    script = launcher.script("import os; print(os.environ['BALLAST_ENDPOINTS'])")
+    done = launcher.run("--quiet", script)
+    assert (done.returncode, done.stdout) == (0, "10.0.0.1:7000,10.0.0.2:7000\n"), done.stderr
+    done = launcher.run("--servers", 2, script)
+    assert done.returncode == 2 and "BALLAST_ENDPOINTS names running servers" in done.stderr
+
+
 def test_running_servers_are_taken_and_any_host_may_be_the_first(launcher, hosts):
     launcher.env["BALLAST_ENDPOINTS"] = "10.0.0.1:7000,10.0.0.2:7000"
     launcher.env["BALLAST_BALLASTD"] = "/nowhere"

@@ -38,22 +38,17 @@ class Placement:
 
 
 def placed(options: argparse.Namespace, environ: Mapping[str, str]) -> Placement:
-    """Reads the hostfile, if there is one.
+    """Reads the hostfile, if there is one, and BALLAST_ENDPOINTS.
 
     Raises UsageError for options that do not fit, a hostfile that cannot be used, servers that the
     other hosts could not reach; BadArgument for BALLAST_ENDPOINTS that are none.
     """
+    endpoints = _given(options, environ)
     if options.hostfile is None:
-        return _local(options)
+        return _local(options, endpoints)
     hosts = selection.selected(hostfile.read(options.hostfile), options)
     seats = hostfile.seats(hosts, options.nproc)
     here = seats[0].host is None
-    endpoints = config.endpoints_of(None, environ) if environ.get("BALLAST_ENDPOINTS") else ()
-    if endpoints and options.servers is not None:
-        raise UsageError(
-            f"--servers {options.servers}, and BALLAST_ENDPOINTS names running servers; leave one "
-            "of the two out"
-        )
     if not endpoints and not here:
         raise UsageError(
             f"the first host of {options.hostfile}, {hosts[0].name}, is not this machine, where "
@@ -67,14 +62,25 @@ def placed(options: argparse.Namespace, environ: Mapping[str, str]) -> Placement
     return Placement(seats, address, port, endpoints)
 
 
-def _local(options: argparse.Namespace) -> Placement:
+def _given(options: argparse.Namespace, environ: Mapping[str, str]) -> Sequence[str]:
+    """Servers that run already; none: ballast-run starts some."""
+    endpoints = config.endpoints_of(None, environ) if environ.get("BALLAST_ENDPOINTS") else ()
+    if endpoints and options.servers is not None:
+        raise UsageError(
+            f"--servers {options.servers}, and BALLAST_ENDPOINTS names running servers; leave one "
+            "of the two out"
+        )
+    return endpoints
+
+
+def _local(options: argparse.Namespace, endpoints: Sequence[str]) -> Placement:
     for name in ("master_addr", "master_port"):
         if getattr(options, name) is not None:
             raise UsageError(f"--{name.replace('_', '-')} is for --hostfile; leave it out")
     (host,) = selection.selected([selection.local(options)], options)
     count = options.nproc or host.slots
     seats = [Seat(rank, None, rank, count, host.devices) for rank in range(count)]
-    return Placement(seats, _LOOPBACK, trainers.free_port(), ())
+    return Placement(seats, _LOOPBACK, trainers.free_port(), endpoints)
 
 
 def _address(first: Host, seats: Sequence[Seat]) -> str:
@@ -95,7 +101,8 @@ def _address(first: Host, seats: Sequence[Seat]) -> str:
 def _check_insecure(address: str, environ: Mapping[str, str]) -> None:
     if environ.get(_INSECURE, "").lower() != "true":
         raise UsageError(
-            f"the servers would listen on {address}, where every process that reaches them can "
-            f"read and change the weights: there is no TLS yet. Set {_INSECURE}=true on a network "
-            "that you trust"
+            f"the servers would listen on {address} in plaintext, where every process that reaches "
+            f"them can read and change the weights. Set {_INSECURE}=true on a network that you "
+            "trust, or start servers with certificates and name them with BALLAST_ENDPOINTS "
+            "(docs/security.md)"
         )
