@@ -10,13 +10,13 @@
 namespace ballast {
 namespace {
 
-size_t RoundUp(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
+size_t UpTo(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 }  // namespace
 
 size_t BufferPools::ClassOf(size_t bytes, size_t most, size_t unit) {
   const size_t step = std::max(unit, std::bit_floor(bytes) / 8);
-  return std::min(RoundUp(bytes, step), RoundUp(most, unit));
+  return std::min(UpTo(bytes, step), UpTo(most, unit));
 }
 
 absl::StatusOr<BufferPool*> BufferPools::Find(size_t bytes) {
