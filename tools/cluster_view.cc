@@ -91,6 +91,9 @@ std::vector<std::string> ProblemsOf(const v1::StatusReply& server) {
     if (job.state() == "failed") {
       problems.push_back(absl::StrCat("job ", job.name(), " failed: ", job.error()));
     }
+    if (job.state() == "damaged" || job.state() == "unopened") {
+      problems.push_back(absl::StrCat("job ", job.name(), " is ", job.state(), ": ", job.error()));
+    }
     if (job.state() != "running") continue;
     for (const v1::SlotStatus& slot : job.slots()) {
       if (slot.state() != "lost") continue;

@@ -1,14 +1,20 @@
 // `ballastctl jobs`: durable jobs, running or resting on disk.
 // Comes from: ballastctl. Goes to: the jobs' home. Thread safety: the main thread.
+#include <algorithm>
+#include <cstdint>
 #include <iostream>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "ballast/v1/admin.pb.h"
 #include "common/base/names.h"
+#include "common/base/reason.h"
 #include "proto/convert/methods.h"
 #include "server/rpc/status_text.h"
 #include "tools/admin_call.h"
+#include "tools/cluster_view.h"
 #include "tools/command.h"
 #include "tools/output.h"
 
@@ -49,6 +55,36 @@ int DeleteJob(const Options& options) {
                absl::StrCat("{\"deleted\": ", server::JsonText(name), "}\n"));
 }
 
+// Each server opens its own files, so each one is asked.
+int RetryJob(const Options& options) {
+  const std::string& name = options.words[0];
+  const ClusterView view = AskCluster(options, v1::StatusRequest());
+  int code = SayWhoIsSilent(view, options);
+  v1::RetryJobRequest request;
+  request.set_name(name);
+  request.set_tenant(options.tenant);
+  std::vector<uint32_t> have, opened;
+  for (const v1::StatusReply& server : view.servers) {
+    const auto reply = Ask<v1::RetryJobReply>(server.address(), method::kAdminRetryJob, request,
+                                              kWholeStateTimeoutS);
+    if (ReasonOf(reply.status()) == Reason::kUnknownJob) continue;
+    have.push_back(server.id());
+    if (!reply.ok()) code = std::max(code, Failed(server.address(), options, reply.status()));
+    if (reply.ok() && reply->opened()) opened.push_back(server.id());
+  }
+  if (have.empty() && code == 0) {
+    std::cerr << "ballastctl: no server has a durable job " << Quoted(name) << "\n";
+    return kNotFound;
+  }
+  if (code != 0) return code;
+  const std::string ids = absl::StrJoin(opened, ", ");
+  return Print(
+      options,
+      opened.empty() ? absl::StrCat("nothing is wrong with ", name, "\n")
+                     : absl::StrCat("opened ", name, " on server ", ids, "\n"),
+      absl::StrCat("{\"job\": ", server::JsonText(name), ", \"opened_on\": [", ids, "]}\n"));
+}
+
 }  // namespace
 
 std::vector<Command> JobCommands() {
@@ -67,6 +103,11 @@ std::vector<Command> JobCommands() {
        .help = "remove a job from every server; refused while trainers are attached",
        .run = DeleteJob,
        .flags = {"--tenant", "--force"}},
+      {.name = "jobs retry",
+       .words = "NAME",
+       .help = "open a damaged job again, when its files were put back",
+       .run = RetryJob,
+       .flags = {"--tenant"}},
   };
 }
 

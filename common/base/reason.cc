@@ -53,6 +53,7 @@ constexpr NamedReason kReasonNames[] = {
     {Reason::kOverBudget, "OVER_BUDGET"},
     {Reason::kLayoutMismatch, "LAYOUT_MISMATCH"},
     {Reason::kOverQuota, "OVER_QUOTA"},
+    {Reason::kServerRemoved, "SERVER_REMOVED"},
     {Reason::kHyperparamMismatch, "HYPERPARAM_MISMATCH"},
     {Reason::kBadHyperparam, "BAD_HYPERPARAM"},
     {Reason::kWrongVersion, "WRONG_VERSION"},

@@ -48,6 +48,7 @@ enum class Reason : int {
   kOverBudget = 39,
   kLayoutMismatch = 40,
   kOverQuota = 41,
+  kServerRemoved = 42,
 
   kHyperparamMismatch = 50,
   kBadHyperparam = 51,

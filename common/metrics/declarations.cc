@@ -89,6 +89,9 @@ constexpr MetricDeclaration kDeclarations[] = {
     // Servers and threads.
     {"ballast_serving", kGauge, "",
      "1 while the server serves jobs; 0 while it waits for its peers file, replays or ends."},
+    {"ballast_damaged_jobs", kGauge, "",
+     "Durable jobs that this server could not open: files are missing or damaged, or cluster.peers "
+     "lacks a server of theirs."},
     {"ballast_peer_reachable", kGauge, "peer",
      "1 while the server with this id answers this one's heartbeat; else 0."},
     {"ballast_tls_cert_expiry_timestamp_seconds", kGauge, "file",

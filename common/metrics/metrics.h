@@ -144,6 +144,9 @@ class ServerMetrics {
   // ballast_serving: 1 while the server serves jobs, else 0.
   Gauge* serving() { return serving_.get(); }
 
+  // ballast_damaged_jobs: those that could not be opened here.
+  Gauge* damaged_jobs() { return damaged_jobs_.get(); }
+
   // ballast_push_duplicates_total and ballast_push_conflicts_total: frames that were sent again
   // with the same bytes (harmless) and with others (refused).
   Counter* push_duplicates() { return push_duplicates_.get(); }
@@ -193,6 +196,7 @@ class ServerMetrics {
   std::array<std::shared_ptr<Gauge>, 2> recovery_duration_;
   std::shared_ptr<Counter> recovery_replayed_rounds_;
   std::shared_ptr<Gauge> serving_;
+  std::shared_ptr<Gauge> damaged_jobs_;
   std::shared_ptr<Counter> push_duplicates_;
   std::shared_ptr<Counter> push_conflicts_;
 

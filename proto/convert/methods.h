@@ -25,6 +25,7 @@ inline constexpr char kPeerImportJob[] = "/ballast.v1.Peer/ImportJob";
 inline constexpr char kAdminStatus[] = "/ballast.v1.Admin/Status";
 inline constexpr char kAdminListJobs[] = "/ballast.v1.Admin/ListJobs";
 inline constexpr char kAdminDeleteJob[] = "/ballast.v1.Admin/DeleteJob";
+inline constexpr char kAdminRetryJob[] = "/ballast.v1.Admin/RetryJob";
 inline constexpr char kAdminCreateSnapshot[] = "/ballast.v1.Admin/CreateSnapshot";
 inline constexpr char kAdminListSnapshots[] = "/ballast.v1.Admin/ListSnapshots";
 inline constexpr char kAdminVerifySnapshot[] = "/ballast.v1.Admin/VerifySnapshot";

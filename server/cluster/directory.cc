@@ -20,12 +20,14 @@ Directory::Directory(const DirectoryConfig& config, const EngineDeps& deps, Peer
               config.quotas, deps.metrics),
       work_({.self = &self_, .strand = &strand_, .clock = deps.clock, .executors = deps.executors}),
       holds_(&self_, store_.get(), &work_, deps.isa),
+      damaged_(&self_, store_.get(), deps.metrics),
       files_(&self_, std::move(snapshots)),
       jobs_({.self = &self_,
              .strand = &strand_,
              .memory = &memory_,
              .work = &work_,
              .holds = &holds_,
+             .damaged = &damaged_,
              .store = store_.get(),
              .listener = &home_},
             deps),
@@ -40,8 +42,11 @@ Directory::Directory(const DirectoryConfig& config, const EngineDeps& deps, Peer
       job_desk_(Parts(), &snapshots_),
       trainer_door_(Doors()),
       peer_door_(Doors()),
-      operator_door_(Doors()) {
-  if (store_ != nullptr) store_->CountIn(config.quotas);
+      operator_door_(Doors()) {}
+
+void Directory::Connect() {
+  strand_.SetOwner(weak_from_this());
+  if (store_ != nullptr) store_->CountIn(self_.config().quotas);
 }
 
 DeskParts Directory::Parts() {
@@ -49,6 +54,7 @@ DeskParts Directory::Parts() {
           .strand = &strand_,
           .work = &work_,
           .jobs = &jobs_,
+          .damaged = &damaged_,
           .names = &home_,
           .files = &files_,
           .store = store_.get(),

@@ -23,7 +23,7 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   // Waits for the threads for the disk, which use the parts.
   ~Directory() override { work_.Join(); }
   // Connects the strand; called once, when a shared_ptr holds the directory.
-  void Connect() { strand_.SetOwner(weak_from_this()); }
+  void Connect();
 
   absl::Status Recover() override;
   void StartRecovered() override;
@@ -49,6 +49,7 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   MemoryBook memory_;
   LongWork work_;
   RestingHolds holds_;
+  DamagedJobs damaged_;
   SnapshotFiles files_;
   LocalJobs jobs_;
   SnapshotShare share_;

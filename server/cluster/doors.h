@@ -18,6 +18,7 @@
 #include "server/cluster/peer_calls.h"
 #include "server/cluster/works.h"
 #include "server/quota/tenant_ledger.h"
+#include "server/round/no_job.h"
 #include "server/round/round_engine.h"
 
 namespace ballast::server {
@@ -27,6 +28,12 @@ class JobLookup {
   virtual ~JobLookup() = default;
   // Engine of a job, or null. Does not wait for the strand.
   virtual std::shared_ptr<RoundEngine> Find(uint64_t job) const = 0;
+  // What a trainer gets that asks for a job without an engine: NOT_FOUND UNKNOWN_JOB, or why the
+  // job could not be opened here, if it is of the caller's tenant. Does not wait either.
+  virtual absl::Status WhyNot(uint64_t job, const Caller& caller) const {
+    (void)caller;
+    return NoJobHere(job);
+  }
 };
 
 // What trainers ask at the home. Elsewhere FAILED_PRECONDITION NOT_HOME; message and detail carry
@@ -95,10 +102,16 @@ class OperatorDoor {
   virtual void ListJobs(std::function<void(absl::StatusOr<DurableJobs>)> done) = 0;
   // Removes a durable job, its log, images and records, at every server. Errors: NOT_FOUND
   // UNKNOWN_JOB; FAILED_PRECONDITION JOB_BUSY while trainers are attached (with `force` these get
-  // JOB_FAILED) or attaching, UNSUPPORTED for durability none; UNAVAILABLE SERVER_LOST when a
+  // JOB_FAILED) or attaching, UNSUPPORTED for durability none, SERVER_REMOVED when cluster.peers
+  // lacks a server of it (with `force` that one keeps its files); UNAVAILABLE SERVER_LOST when a
   // server does not answer: the job is still listed and can be deleted again.
   virtual void DeleteJob(const QualifiedName& name, bool force,
                          std::function<void(absl::Status)> done) = 0;
+  // At every server: tries again to open a job of which files were missing or damaged here, or
+  // whose servers this cluster lacked. Whether there was something to open. Errors: why it still
+  // cannot be opened; NOT_FOUND UNKNOWN_JOB.
+  virtual void RetryJob(const QualifiedName& name,
+                        std::function<void(absl::StatusOr<bool>)> done) = 0;
 
   // --- Snapshots of durable jobs. Other errors of all of them: FAILED_PRECONDITION UNSUPPORTED
   // where none are kept; NOT_FOUND UNKNOWN_JOB.

@@ -23,6 +23,7 @@ absl::Status Busy(const std::string& name, const std::string& why) {
 void Home::Attach(const AttachCall& call, const AttachDone& done) {
   absl::Status status = parts_.self->CheckHome();
   if (status.ok()) status = ValidateJobSpec(call.spec, parts_.self->config().limits);
+  if (status.ok() && homes_.Find(call.name()) == nullptr) status = WhyNotOpen(call.name());
   if (!status.ok()) return done(status);
   const absl::StatusOr<AttachDone> counted = CountAttach(parts_.self->config().quotas, call, done);
   counted.ok() ? homes_.Attach(call, *counted) : done(counted.status());
@@ -79,7 +80,10 @@ absl::StatusOr<JobPlan> Home::WholeJob(const QualifiedName& name) const {
     plan.resting_round = 0;
     return plan;
   }
-  if (home == nullptr) return home::NoJobOfName(name.name);
+  if (home == nullptr) {
+    const absl::Status why = WhyNotOpen(name);
+    return why.ok() ? home::NoJobOfName(name.name) : why;
+  }
   return Busy(name.name, absl::StrCat("job \"", name.name, "\" ",
                                       made ? "has ended, and nothing of it is on disk"
                                            : "is being attached to; take the snapshot when its "
@@ -94,11 +98,21 @@ absl::StatusOr<JobPlan> Home::MadeJob(const QualifiedName& name) const {
   }
   if (home != nullptr) return home->plan();
   if (const JobPlan* const resting = Resting(name); resting != nullptr) return *resting;
+  if (const auto damaged = parts_.damaged->Find(name); damaged != nullptr) {
+    return damaged->plan;
+  }
   return home::NoJobOfName(name.name);
 }
 
 bool Home::HasName(const QualifiedName& name) const {
-  return homes_.Find(name) != nullptr || Resting(name) != nullptr;
+  return homes_.Find(name) != nullptr || Resting(name) != nullptr ||
+         parts_.damaged->Find(name) != nullptr;
+}
+
+// A job that rests is opened when trainers wake it.
+absl::Status Home::WhyNotOpen(const QualifiedName& name) const {
+  const DamagedJobs::Ref damaged = parts_.damaged->Find(name);
+  return damaged == nullptr || damaged->plan.resting ? absl::OkStatus() : damaged->why;
 }
 
 const JobPlan* Home::Resting(const QualifiedName& name) const {
@@ -117,6 +131,11 @@ void Home::OnJobFound(const JobPlan& plan) {
   JobPlan made = plan;
   made.making = false;
   homes_.Recover(made, plan.making);
+}
+
+void Home::OnJobReopened(const JobPlan& plan) {
+  OnJobFound(plan);
+  parts_.self->IsHome() ? homes_.Start(plan.name()) : missed_ends_.AskSoon();
 }
 
 void Home::OnJobEnded(const JobPlan& plan, bool rests, const absl::Status& why) {

@@ -58,6 +58,7 @@ class Home final : public JobNames, public LocalJobs::Listener, private HomeHost
   void AddResting(const JobPlan& plan) override { resting_[plan.name()] = plan; }
 
   void OnJobFound(const JobPlan& plan) override;
+  void OnJobReopened(const JobPlan& plan) override;
   void OnJobEnded(const JobPlan& plan, bool rests, const absl::Status& why) override;
   void OnJobDropped(const JobPlan& plan) override { homes_.OnReleased(plan); }
   void OnJobForgotten(uint64_t job) override;
@@ -97,6 +98,9 @@ class Home final : public JobNames, public LocalJobs::Listener, private HomeHost
     return snapshots_->HeldAtRest(plan);
   }
   void RestsNoMore(const QualifiedName& name) override { resting_.erase(name); }
+
+  // Why a job on disk here runs not, though it does not rest.
+  absl::Status WhyNotOpen(const QualifiedName& name) const;
 
   const DeskParts parts_;
   const SnapshotDesk* const snapshots_;

@@ -371,6 +371,9 @@ void HomeJob::OnEnded(const home::EndedInput& input, Turn* turn) {
 // Seats of a durable job are waited for; its servers come back.
 void HomeJob::OnPeerLost(const home::PeerLostInput& input, Turn* turn) {
   if (made() && IsDurable(plan_)) return;
+  // One that was added to the cluster after this job was made.
+  const std::vector<uint32_t>& servers = plan_.servers.empty() ? rules_->servers : plan_.servers;
+  if (!std::binary_search(servers.begin(), servers.end(), input.server)) return;
   FailWaiting(home::ServerLost(input.server, input.why), turn);
   if (!made()) stage_ = Stage::kOver;
 }

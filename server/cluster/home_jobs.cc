@@ -10,6 +10,7 @@
 #include "common/base/reason.h"
 #include "common/job/new_names.h"
 #include "server/cluster/home_errors.h"
+#include "server/cluster/this_server.h"
 
 namespace ballast::server {
 namespace {
@@ -132,6 +133,10 @@ void HomeJobs::Recover(const JobPlan& plan, bool making) {
 
 void HomeJobs::Start() { FeedAll(home::StartInput{}); }
 
+void HomeJobs::Start(const QualifiedName& name) {
+  Feed({name, homes_.at(name).life}, home::StartInput{});
+}
+
 void HomeJobs::OnSeatFree(const QualifiedName& name, const home::SeatFreeInput& input) {
   const auto it = homes_.find(name);
   if (it != homes_.end()) Feed({name, it->second.life}, input);
@@ -246,7 +251,7 @@ void HomeJobs::Do(const Life&, const home::GiveSeat& effect) {
   const AttachDone done = Take(&attaches_, effect.ticket);
   const std::shared_ptr<RoundEngine> engine = host_->EngineOf(effect.plan.job);
   if (engine == nullptr) return done(home::NoDurableJob(config_.self, effect.plan.job));
-  AttachResult result{.plan = effect.plan, .servers = config_.servers};
+  AttachResult result{.plan = effect.plan, .servers = ServersOf(config_, effect.plan)};
   result.resumed = effect.plan.epoch.epoch > 1;
   result.window_extents = engine->window_extents();
   engine->StateOfSeat(effect.slot, [result, done](const SeatState& state) {

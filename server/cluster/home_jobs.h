@@ -73,8 +73,9 @@ class HomeJobs {
 
   // A job was read from this server's disk; see HomeJob::Recovered.
   void Recover(const JobPlan& plan, bool making);
-  // The peers can be reached.
+  // The peers can be reached; of one job, that was recovered later.
   void Start();
+  void Start(const QualifiedName& name);
 
   // What this server sees of a job here.
   void OnSeatFree(const QualifiedName& name, const home::SeatFreeInput& input);

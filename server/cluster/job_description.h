@@ -12,7 +12,8 @@ namespace ballast::server {
 // All elements of all tensors.
 uint64_t ParametersOf(const JobSpec& spec);
 
-// `state`: running | resting. `store` gives the bytes on disk, of all servers of the job.
+// `state`: running | resting | damaged | unopened. `store` gives the bytes on disk, of all servers
+// of the job.
 DurableJob Describe(const JobPlan& plan, const std::string& state, const JobStore& store);
 
 }  // namespace ballast::server

@@ -27,14 +27,13 @@ Holding Stored(uint64_t job) { return {Holding::Kind::kStored, job}; }
 Holding Growth(uint64_t job) { return {Holding::Kind::kGrowth, job}; }
 constexpr size_t kNameBytes = 16;  // of a job's directory
 
-// The directory that holds the name behind `slash`, which is npos for the first of a relative path.
 absl::Status Lost(const std::string& directory, absl::string_view what) {
   return ReasonedError(
       absl::StatusCode::kDataLoss, Reason::kStateLost,
       absl::StrCat(directory, ": ", what,
                    ". Nothing was changed: put back the data directory as a whole, or give this "
                    "job up by giving its directory the name ",
-                   directory, kGone, " (make an empty one if it is gone), and start again"));
+                   directory, kGone, ", and start again"));
 }
 
 }  // namespace
@@ -55,24 +54,23 @@ std::string JobStore::FilesOf(const JobPlan& plan) const {
   return absl::StrCat(directory, "/", kLayout, plan.layout_version);
 }
 
-absl::StatusOr<std::vector<JobPlan>> JobStore::Load() {
+absl::StatusOr<std::vector<JobStore::Found>> JobStore::Load() {
   BALLAST_RETURN_IF_ERROR(fs_->MakeDirectory(root_));
   BALLAST_RETURN_IF_ERROR(SyncPathTo(fs_, root_));
   BALLAST_ASSIGN_OR_RETURN(const std::set<uint64_t> jobs, FinishRemovals());
-  std::vector<JobPlan> plans;
-  std::set<uint64_t> loaded;
+  std::vector<Found> found;
   for (const uint64_t job : jobs) {
-    BALLAST_ASSIGN_OR_RETURN(std::optional<JobPlan> plan, LoadOne(job));
-    if (!plan.has_value()) continue;
-    loaded.insert(job);
-    plans.push_back(*std::move(plan));
+    BALLAST_ASSIGN_OR_RETURN(std::optional<Found> one, LoadOne(job));
+    if (one.has_value()) found.push_back(*std::move(one));
   }
-  BALLAST_RETURN_IF_ERROR(CheckDirectories(loaded));
-  for (const JobPlan& plan : plans) {
-    quotas_->Note(Stored(plan.job), plan.tenant, AmountsOf(plan));
-    DropOutgrown(plan);
+  BALLAST_RETURN_IF_ERROR(AddWithoutDirectory(&found));
+  std::sort(found.begin(), found.end(),
+            [](const Found& a, const Found& b) { return a.plan.job < b.plan.job; });
+  for (const Found& one : found) {
+    quotas_->Note(Stored(one.plan.job), one.plan.tenant, AmountsOf(one.plan));
+    if (one.files.ok()) DropOutgrown(one.plan);
   }
-  return plans;
+  return found;
 }
 
 absl::StatusOr<std::set<uint64_t>> JobStore::FinishRemovals() {
@@ -90,40 +88,50 @@ absl::StatusOr<std::set<uint64_t>> JobStore::FinishRemovals() {
   }
   for (const uint64_t job : gone) {
     if (jobs.count(job) == 0) BALLAST_RETURN_IF_ERROR(records_.Remove(job));
-    BALLAST_RETURN_IF_ERROR(fs_->RemoveAll(Directory(job) + kGone));
+    // What stays keeps no other job from running.
+    const absl::Status removed = fs_->RemoveAll(Directory(job) + kGone);
+    if (!removed.ok()) BALLAST_LOG(WARN) << "left over: " << removed;
   }
   return jobs;
 }
 
-absl::StatusOr<std::optional<JobPlan>> JobStore::LoadOne(uint64_t job) {
+absl::StatusOr<std::optional<JobStore::Found>> JobStore::LoadOne(uint64_t job) {
   const std::string directory = Directory(job);
-  BALLAST_ASSIGN_OR_RETURN(const std::vector<std::string> files, fs_->List(directory));
-  const bool marked = std::find(files.begin(), files.end(), kMaking) != files.end();
+  const absl::StatusOr<std::vector<std::string>> files = fs_->List(directory);
+  const bool marked =
+      files.ok() && std::find(files->begin(), files->end(), kMaking) != files->end();
   absl::StatusOr<JobPlan> plan = records_.Find(job);
-  if (absl::IsNotFound(plan.status()) && (files.empty() || marked)) {
+  if (absl::IsNotFound(plan.status())) {
+    BALLAST_RETURN_IF_ERROR(files.status());
+    if (!files->empty() && !marked) {
+      return Lost(directory, "the metadata store has no record of this job");
+    }
     BALLAST_LOG(WARN) << "clearing away " << directory << ", which was left half made";
     BALLAST_RETURN_IF_ERROR(Discard(directory));
-    return std::optional<JobPlan>();
-  }
-  if (absl::IsNotFound(plan.status())) {
-    return Lost(directory, "the metadata store has no record of this job");
+    return std::optional<Found>();
   }
   if (absl::IsDataLoss(plan.status())) return Lost(directory, plan.status().message());
   BALLAST_RETURN_IF_ERROR(plan.status());
+  absl::Status whole = files.status();
   // A crash kept the mark; with it the job would be taken for half made should its record be lost.
   if (marked) {
-    BALLAST_RETURN_IF_ERROR(fs_->Remove(absl::StrCat(directory, "/", kMaking)));
-    BALLAST_RETURN_IF_ERROR(fs_->SyncDirectory(directory));
+    whole = fs_->Remove(absl::StrCat(directory, "/", kMaking));
+    if (whole.ok()) whole = fs_->SyncDirectory(directory);
   }
-  return std::optional<JobPlan>(*std::move(plan));
+  return std::optional<Found>(Found{*std::move(plan), std::move(whole)});
 }
 
 // A directory is made before its record and goes before it, so a record without one lost it.
-absl::Status JobStore::CheckDirectories(const std::set<uint64_t>& loaded) const {
+absl::Status JobStore::AddWithoutDirectory(std::vector<Found>* found) const {
+  std::set<uint64_t> loaded;
+  for (const Found& one : *found) loaded.insert(one.plan.job);
   BALLAST_ASSIGN_OR_RETURN(const auto names, records_.Names());
   for (const auto& [name, job] : names) {
     if (loaded.count(job) != 0) continue;
-    return Lost(Directory(job), absl::StrCat("the directory of job \"", name, "\" is missing"));
+    BALLAST_ASSIGN_OR_RETURN(JobPlan plan, records_.Find(job));
+    found->push_back({std::move(plan),
+                      absl::DataLossError(absl::StrCat(Directory(job), ": the directory of job ",
+                                                       Quoted(name), " is missing"))});
   }
   return absl::OkStatus();
 }
@@ -222,16 +230,18 @@ void JobStore::DropOutgrown(const JobPlan& plan) {
 // earlier removal has moved stay until the record is gone: without them the record counts as lost.
 absl::Status JobStore::MoveAway(const std::string& directory) {
   const std::string gone = directory + kGone;
-  const absl::Status there = fs_->List(directory).status();
-  if (!there.ok() && !absl::IsNotFound(there)) return there;
-  if (there.ok()) {
+  const absl::Status listed = fs_->List(directory).status();
+  // One that may not be read can still be given another name.
+  const bool there = listed.ok() || absl::IsPermissionDenied(listed);
+  if (!there && !absl::IsNotFound(listed)) return listed;
+  if (there) {
     BALLAST_RETURN_IF_ERROR(fs_->RemoveAll(gone));
     BALLAST_FAILPOINT("job.before_remove");
     BALLAST_RETURN_IF_ERROR(fs_->Rename(directory, gone));
   }
   const absl::Status synced = fs_->SyncDirectory(root_);
   // The record stays for now, and needs its files.
-  if (!synced.ok() && there.ok()) fs_->Rename(gone, directory).IgnoreError();
+  if (!synced.ok() && there) fs_->Rename(gone, directory).IgnoreError();
   if (synced.ok()) BALLAST_FAILPOINT("job.after_remove");
   return synced;
 }
@@ -253,7 +263,9 @@ absl::Status JobStore::Remove(uint64_t job) {
   const std::string directory = Directory(job);
   BALLAST_RETURN_IF_ERROR(MoveAway(directory));
   BALLAST_RETURN_IF_ERROR(records_.Remove(job));
-  BALLAST_RETURN_IF_ERROR(fs_->RemoveAll(directory + kGone));
+  const absl::Status removed = fs_->RemoveAll(directory + kGone);
+  if (!removed.ok() && !absl::IsPermissionDenied(removed)) return removed;
+  if (!removed.ok()) BALLAST_LOG(WARN) << "left over, to be removed by hand: " << removed;
   quotas_->Give(Growth(job));
   quotas_->Give(Stored(job));
   return absl::OkStatus();

@@ -58,10 +58,14 @@ class JobStore {
   // Enters what jobs take on the disk in `quotas` from now on. Before all other calls.
   void CountIn(std::shared_ptr<Quotas> quotas) { quotas_ = std::move(quotas); }
 
+  struct Found {
+    JobPlan plan;        // its record
+    absl::Status files;  // of its directory: that it is missing or cannot be read
+  };
   // Every job, ascending id, after clearing away what was left half made, half deleted or half
-  // marked. Errors: DATA_LOSS STATE_LOST for a directory without a record, a record without a
-  // directory, and a damaged record, naming the path; nothing of that job is changed then.
-  absl::StatusOr<std::vector<JobPlan>> Load();
+  // marked. Errors, all of the metadata store: DATA_LOSS STATE_LOST for a directory without a
+  // record and for a damaged record, naming the path; nothing of that job is changed then.
+  absl::StatusOr<std::vector<Found>> Load();
 
   // The job's record; NOT_FOUND when there is no such job.
   absl::StatusOr<JobPlan> Find(uint64_t job) const { return records_.Find(job); }
@@ -108,8 +112,9 @@ class JobStore {
   // Jobs that have a directory, after the removals that were begun came to their end.
   absl::StatusOr<std::set<uint64_t>> FinishRemovals();
   // The job of a directory that is there; nullopt when it was half made, and is gone now.
-  absl::StatusOr<std::optional<JobPlan>> LoadOne(uint64_t job);
-  absl::Status CheckDirectories(const std::set<uint64_t>& loaded) const;
+  absl::StatusOr<std::optional<Found>> LoadOne(uint64_t job);
+  // Adds the jobs whose directory is not there to those of `found`.
+  absl::Status AddWithoutDirectory(std::vector<Found>* found) const;
   // Create in a directory that is there; what a failed one has made stays.
   absl::StatusOr<std::unique_ptr<JobStorage>> CreateMarked(const JobPlan& plan,
                                                            const Layout& layout,

@@ -23,6 +23,17 @@ absl::Status Busy(const JobPlan& plan, uint32_t attached) {
       {.job = plan.spec.name});
 }
 
+JobStatus StatusOf(const DamagedJobs::Job& damaged) {
+  const JobPlan& plan = damaged.plan;
+  JobStatus status{.name = plan.spec.name, .tenant = plan.tenant, .job = plan.job};
+  status.state = damaged.state();
+  status.world = plan.epoch.world();
+  status.parameters = ParametersOf(plan.spec);
+  status.extents = static_cast<uint32_t>(plan.owner.size());
+  status.error = std::string(damaged.why.message());
+  return status;
+}
+
 // Of the last server, the home, which keeps the job's name until nothing of it is left.
 absl::Status LeftAtHome(const JobPlan& plan, const absl::Status& why) {
   return ReasonedError(
@@ -50,6 +61,11 @@ void JobsDesk::Status(const std::function<void(std::vector<JobStatus>)>& done) {
     MutexLock lock(&collected->mu);
     collected->jobs.push_back(std::move(attaching));
   }
+  for (const DamagedJobs::Ref& damaged : parts_.damaged->All()) {
+    if (parts_.jobs->Find(damaged->plan.job) != nullptr) continue;  // It says so itself.
+    MutexLock lock(&collected->mu);
+    collected->jobs.push_back(StatusOf(*damaged));
+  }
   const auto gather = std::make_shared<Gather>(engines.size(), [collected, done](absl::Status) {
     MutexLock lock(&collected->mu);
     std::sort(collected->jobs.begin(), collected->jobs.end(),
@@ -76,8 +92,12 @@ void JobsDesk::List(const std::function<void(absl::StatusOr<DurableJobs>)>& done
   const auto listed = std::make_shared<DurableJobs>();
   std::vector<std::shared_ptr<RoundEngine>> running;
   for (const auto& [name, plan] : parts_.names->resting()) {
-    if (parts_.jobs->Runs(plan.job)) continue;
+    const DamagedJobs::Ref damaged = parts_.damaged->Find(plan.job);
+    if (parts_.jobs->Runs(plan.job) || damaged != nullptr) continue;
     listed->push_back(Describe(plan, "resting", *parts_.store));
+  }
+  for (const DamagedJobs::Ref& damaged : parts_.damaged->All()) {
+    listed->push_back(Describe(damaged->plan, damaged->state(), *parts_.store));
   }
   for (const auto& [id, job] : parts_.jobs->all()) {
     const std::shared_ptr<RoundEngine> engine = parts_.jobs->Find(id);
@@ -107,7 +127,7 @@ void JobsDesk::List(const std::function<void(absl::StatusOr<DurableJobs>)>& done
 
 // --- Deleting -----------------------------------------------------------------------------------
 
-absl::StatusOr<JobPlan> JobsDesk::FindToDelete(const QualifiedName& name) const {
+absl::StatusOr<JobPlan> JobsDesk::FindToDelete(const QualifiedName& name, bool force) const {
   BALLAST_RETURN_IF_ERROR(parts_.self->CheckHome());
   BALLAST_ASSIGN_OR_RETURN(JobPlan plan, parts_.names->MadeJob(name));
   if (plan.spec.durability == Durability::kNone) {
@@ -117,6 +137,13 @@ absl::StatusOr<JobPlan> JobsDesk::FindToDelete(const QualifiedName& name) const 
                      "and it ends with its trainers"),
         {.job = name.name});
   }
+  const absl::Status here = parts_.self->CheckServers(plan);
+  if (ReasonOf(here) == Reason::kServerRemoved && !force) {
+    return ReasonedError(here.code(), Reason::kServerRemoved,
+                         absl::StrCat(here.message(), "; or delete the job with --force, which ",
+                                      "leaves what those servers have of it"),
+                         FieldsOf(here));
+  }
   if (const absl::Status held = snapshots_->HeldAtRest(plan); !held.ok()) {
     return ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kJobBusy,
                          std::string(held.message()), {.job = name.name});
@@ -125,7 +152,7 @@ absl::StatusOr<JobPlan> JobsDesk::FindToDelete(const QualifiedName& name) const 
 }
 
 void JobsDesk::Delete(const QualifiedName& name, bool force, const Done& done) {
-  const absl::StatusOr<JobPlan> plan = FindToDelete(name);
+  const absl::StatusOr<JobPlan> plan = FindToDelete(name, force);
   if (!plan.ok()) return done(plan.status());
   const std::shared_ptr<RoundEngine> engine = parts_.jobs->Find(plan->job);
   if (engine == nullptr || !parts_.jobs->Runs(plan->job)) return DeleteAtAll(*plan, done);
@@ -154,11 +181,11 @@ void JobsDesk::DeleteAtAll(const JobPlan& plan, const Done& done) {
                      "); start all servers of the job and delete it again"),
         {.job = plan.spec.name}));
   };
-  const auto gather =
-      std::make_shared<Gather>(plan.servers.size() - 1, parts_.strand->Bind(others));
-  for (const uint32_t server : plan.servers) {
-    if (server == parts_.self->id()) continue;
-    parts_.peers->DropJob(server, plan.job,
+  std::vector<ServerAddress> peers = ServersOf(parts_.self->config(), plan);
+  std::erase_if(peers, [this](const ServerAddress& peer) { return peer.id == parts_.self->id(); });
+  const auto gather = std::make_shared<Gather>(peers.size(), parts_.strand->Bind(others));
+  for (const ServerAddress& peer : peers) {
+    parts_.peers->DropJob(peer.id, plan.job,
                           [gather](const absl::Status& status) { gather->Add(status); });
   }
 }

@@ -34,7 +34,7 @@ class JobsDesk {
 
  private:
   // The job, if it may be deleted: it is durable, and no snapshot is taken of it at rest.
-  absl::StatusOr<JobPlan> FindToDelete(const QualifiedName& name) const;
+  absl::StatusOr<JobPlan> FindToDelete(const QualifiedName& name, bool force) const;
   void EndAndDelete(const JobPlan& plan, const std::shared_ptr<RoundEngine>& engine,
                     const Done& done);
   void DeleteAtAll(const JobPlan& plan, const Done& done);

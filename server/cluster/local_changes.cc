@@ -1,11 +1,13 @@
-// LocalJobs: how a job changes at this server: its epoch, its world and its layout. See
-// local_jobs.h.
+// LocalJobs: how jobs are opened after a start of the server, and how a job changes here: its
+// epoch, its world and its layout. See local_jobs.h.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/names.h"
 #include "common/base/reason.h"
+#include "common/base/status_macros.h"
+#include "server/cluster/home_errors.h"
 #include "server/cluster/local_jobs.h"
 
 namespace ballast::server {
@@ -27,6 +29,94 @@ bool MakeRoom(const JobPlan& plan, const MemoryBook::Grant& less, LocalJobs* job
 
 bool LocalJobs::Knows(uint64_t job) const {
   return Find(job) != nullptr && parts_.store != nullptr && Get(job) != nullptr;
+}
+
+// --- After a start ------------------------------------------------------------------------------
+
+// The first job takes for its cache what is free, so room for the others is set aside before.
+absl::Status LocalJobs::Recover() {
+  if (parts_.store == nullptr) return absl::OkStatus();
+  BALLAST_ASSIGN_OR_RETURN(std::vector<JobStore::Found> found, parts_.store->Load());
+  for (auto& [plan, files] : found) {
+    if (files.ok()) files = parts_.self->CheckServers(plan);
+    if (!files.ok() || plan.resting) continue;
+    // The last process may have ended before this was on the medium; others will build on it now.
+    files = parts_.store->Save(plan);
+    if (!files.ok() && !absl::IsDataLoss(files)) return files;
+    if (files.ok()) parts_.memory->Reserve(plan);
+  }
+  for (const auto& [plan, files] : found) {
+    absl::Status opened = files;
+    if (opened.ok() && !plan.resting) {
+      parts_.memory->Unreserve(plan);
+      opened = RecoverOne(plan);
+    }
+    if (absl::IsResourceExhausted(opened)) return opened;
+    // The other jobs do not depend on this one's files.
+    const absl::Status why = parts_.damaged->Note(plan, opened);
+    if (!why.ok() && parts_.damaged->Find(plan.job) == nullptr) parts_.damaged->Add(plan, why);
+    if (why.ok() || plan.resting) parts_.listener->OnJobFound(plan);
+  }
+  parts_.memory->WarnIfOver();
+  return absl::OkStatus();
+}
+
+absl::Status LocalJobs::RecoverOne(JobPlan plan) {
+  BALLAST_LOG(INFO, LogField("run", plan.spec.name), LogField("job", JobIdText(plan.job)))
+      << "recovering";
+  BALLAST_RETURN_IF_ERROR(ValidateJobSpec(plan.spec, config().limits));
+  BALLAST_RETURN_IF_ERROR(CheckPlan(plan));
+  plan.making = false;
+  BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<JobStorage> storage, OpenStorage(plan));
+  MemoryBook* const memory = parts_.memory;
+  return Open(plan, memory->BeginRecovered(plan, memory->PlanRecovered(plan)), std::move(storage));
+}
+
+absl::StatusOr<std::unique_ptr<JobStorage>> LocalJobs::OpenStorage(const JobPlan& plan) const {
+  const auto began = deps_.clock->Now();
+  absl::StatusOr<std::unique_ptr<JobStorage>> storage = parts_.store->Open(plan);
+  if (deps_.metrics != nullptr) {
+    deps_.metrics->AddRecovery(RecoveryPhase::kOpen, deps_.clock->Now() - began);
+  }
+  return storage;
+}
+
+void LocalJobs::StartRecovered() {
+  for (const auto& engine : Engines()) {
+    engine->Start(/*restarted=*/true);
+    engine->ExpectSlots();
+  }
+}
+
+absl::StatusOr<bool> LocalJobs::Retry(const QualifiedName& name) {
+  const DamagedJobs::Ref damaged = parts_.damaged->Find(name);
+  if (parts_.store == nullptr) return home::NoJobOfName(name.name);
+  const absl::StatusOr<JobPlan> plan =
+      damaged == nullptr ? parts_.store->FindNamed(name) : parts_.store->Find(damaged->plan.job);
+  if (damaged == nullptr) {
+    if (absl::IsNotFound(plan.status())) return home::NoJobOfName(name.name);
+    BALLAST_RETURN_IF_ERROR(plan.status());
+    return false;
+  }
+  if (absl::IsNotFound(plan.status())) {
+    // The home has asked for a job of which nothing is here. It asks again if it still has the job.
+    parts_.damaged->Remove(damaged->plan.job);
+    return damaged->why;
+  }
+  BALLAST_RETURN_IF_ERROR(plan.status());
+  if (parts_.self->stopping()) return parts_.self->ShuttingDown();
+  BALLAST_RETURN_IF_ERROR(parts_.self->CheckServers(*plan));
+  if (!Runs(plan->job)) Drop(plan->job);
+  BALLAST_RETURN_IF_ERROR(parts_.holds->LetGo(*plan));
+  const absl::Status opened = plan->resting ? OpenStorage(*plan).status() : RecoverOne(*plan);
+  BALLAST_RETURN_IF_ERROR(parts_.damaged->Note(*plan, opened));
+  parts_.damaged->Remove(plan->job);
+  if (plan->resting) return true;
+  const std::shared_ptr<RoundEngine> engine = Find(plan->job);
+  engine->Start(/*restarted=*/true);
+  engine->ExpectSlots();
+  parts_.listener->OnJobReopened(*plan);
+  return true;
 }
 
 // --- Epochs -------------------------------------------------------------------------------------
@@ -66,6 +156,7 @@ void LocalJobs::OnSealed(const SealCall& call, absl::StatusOr<SealAnswer>* answe
 absl::Status LocalJobs::WhyNotSealed(uint64_t job) const {
   const absl::Status unknown = parts_.self->NoDurableJob(job);
   if (parts_.store == nullptr) return unknown;
+  if (const auto damaged = parts_.damaged->Find(job); damaged != nullptr) return damaged->why;
   const absl::StatusOr<JobPlan> plan = parts_.store->Find(job);
   if (!plan.ok() || !plan->resting) return unknown;
   return ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kJobFinished,

@@ -40,58 +40,13 @@ void LocalJobs::Ask(const std::shared_ptr<RoundEngine>& engine,
   engine->Status(parts_.strand->Bind(done));
 }
 
-// --- After a start ------------------------------------------------------------------------------
-
-// The first job takes for its cache what is free, so room for the others is set aside before.
-absl::Status LocalJobs::Recover() {
-  if (parts_.store == nullptr) return absl::OkStatus();
-  BALLAST_ASSIGN_OR_RETURN(const std::vector<JobPlan> plans, parts_.store->Load());
-  for (const JobPlan& plan : plans) {
-    if (!plan.resting) parts_.memory->Reserve(plan);
-  }
-  for (const JobPlan& plan : plans) {
-    if (!plan.resting) {
-      parts_.memory->Unreserve(plan);
-      BALLAST_RETURN_IF_ERROR(RecoverOne(plan));
-    }
-    parts_.listener->OnJobFound(plan);
-  }
-  parts_.memory->WarnIfOver();
-  return absl::OkStatus();
-}
-
-absl::Status LocalJobs::RecoverOne(JobPlan plan) {
-  BALLAST_LOG(INFO, LogField("run", plan.spec.name), LogField("job", JobIdText(plan.job)))
-      << "recovering";
-  BALLAST_RETURN_IF_ERROR(ValidateJobSpec(plan.spec, config().limits));
-  BALLAST_RETURN_IF_ERROR(CheckPlan(plan));
-  // The last process may have ended before this was on the medium; others will build on it now.
-  BALLAST_RETURN_IF_ERROR(parts_.store->Save(plan));
-  plan.making = false;
-  BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<JobStorage> storage, OpenStorage(plan));
-  MemoryBook* const memory = parts_.memory;
-  return Open(plan, memory->BeginRecovered(plan, memory->PlanRecovered(plan)), std::move(storage));
-}
-
-absl::StatusOr<std::unique_ptr<JobStorage>> LocalJobs::OpenStorage(const JobPlan& plan) const {
-  const auto began = deps_.clock->Now();
-  absl::StatusOr<std::unique_ptr<JobStorage>> storage = parts_.store->Open(plan);
-  if (deps_.metrics != nullptr) {
-    deps_.metrics->AddRecovery(RecoveryPhase::kOpen, deps_.clock->Now() - began);
-  }
-  return storage;
-}
-
-void LocalJobs::StartRecovered() {
-  for (const auto& engine : Engines()) {
-    engine->Start(/*restarted=*/true);
-    engine->ExpectSlots();
-  }
-}
-
 // --- Making -------------------------------------------------------------------------------------
 
 absl::Status LocalJobs::Make(const JobPlan& plan) {
+  BALLAST_RETURN_IF_ERROR(parts_.self->CheckServers(plan));
+  // One that rests is read again whenever trainers wake it.
+  const DamagedJobs::Ref damaged = parts_.damaged->Find(plan.job);
+  if (damaged != nullptr && !damaged->plan.resting) return damaged->why;
   const auto ended = jobs_.find(plan.job);
   if (IsDurable(plan) && ended != jobs_.end() && ended->second.ended) Drop(plan.job);
   if (const auto known = jobs_.find(plan.job); known != jobs_.end()) {
@@ -148,7 +103,7 @@ absl::StatusOr<std::unique_ptr<JobStorage>> LocalJobs::MakeStorage(const JobPlan
   if (parts_.store == nullptr) return NoDataDir(plan);
   // When a job is not new, every server has told the home that it has files.
   if (!plan.making) {
-    return LostHere(
+    return parts_.damaged->Note(
         plan, absl::DataLossError(absl::StrCat(
                   "server ", self(), " lacks the files of job \"", plan.spec.name, "\" (",
                   JobIdText(plan.job), "), which was made before, in epoch ", plan.epoch.epoch,
@@ -177,29 +132,14 @@ absl::Status LocalJobs::Reopen(const JobPlan& plan) {
         absl::StrCat("job ", JobIdText(plan.job), " exists on disk with another plan"),
         {.job = plan.spec.name, .server = self()});
   }
-  if (!parts_.holds->Release(plan.job)) {
-    return ReasonedError(absl::StatusCode::kUnavailable, Reason::kRecovering,
-                         absl::StrCat("server ", self(), " gives up a snapshot of job \"",
-                                      plan.spec.name, "\", which rested; call again"),
-                         {.job = plan.spec.name, .server = self()});
-  }
+  BALLAST_RETURN_IF_ERROR(parts_.holds->LetGo(plan));
   absl::StatusOr<std::unique_ptr<JobStorage>> storage = OpenStorage(ours);
-  if (!storage.ok()) return LostHere(ours, storage.status());
+  if (!storage.ok()) return parts_.damaged->Note(ours, storage.status());
   const auto memory = parts_.memory->Begin(ours, parts_.memory->Plan(ours));
-  BALLAST_RETURN_IF_ERROR(LostHere(ours, Open(ours, memory, *std::move(storage))));
+  BALLAST_RETURN_IF_ERROR(parts_.damaged->Note(ours, Open(ours, memory, *std::move(storage))));
+  parts_.damaged->Remove(plan.job);
   Find(plan.job)->Start();
   return absl::OkStatus();
-}
-
-absl::Status LocalJobs::LostHere(const JobPlan& plan, const absl::Status& status) const {
-  if (!absl::IsDataLoss(status)) return status;
-  const absl::Status located = ReasonedError(
-      absl::StatusCode::kDataLoss, Reason::kStateLost,
-      absl::StrCat(status.message(), " [server ", self(), ", ", parts_.store->Directory(plan.job),
-                   "; if nothing can be put back: ballastctl jobs delete ", plan.spec.name, "]"),
-      {.job = plan.spec.name, .server = self()});
-  BALLAST_LOG(ERROR, LogField("run", plan.spec.name)) << located.message();
-  return located;
 }
 
 absl::Status LocalJobs::Open(const JobPlan& plan, const absl::StatusOr<MemoryPlan>& held,
@@ -254,6 +194,8 @@ void LocalJobs::MakeForHome(const JobPlan& plan, const Done& done) {
     return done(Make(plan));
   }
   if (!other.ok()) return done(other.status());
+  // Its home may be another server, or have been taken away.
+  if (absl::Status here = parts_.self->CheckServers(*other); !here.ok()) return done(here);
   const std::shared_ptr<RoundEngine> engine = Find(other->job);
   if (engine == nullptr || !Runs(other->job)) {
     return done(MakeInPlaceOf(*other, ProgressOnDisk(*other), plan));
@@ -319,6 +261,8 @@ void LocalJobs::OnEnded(uint64_t job, const absl::Status& why, uint64_t round) {
     const absl::Status saved = parts_.store->Save(plan);
     if (!saved.ok()) BALLAST_LOG(ERROR, LogField("run", plan.spec.name)) << saved;
   }
+  const bool lost = ReasonOf(why) == Reason::kStateLost && FieldsOf(why).server == self();
+  if (rests && lost) parts_.damaged->Add(plan, why);
   parts_.listener->OnJobEnded(plan, rests, why);
   DropLater(job);
 }
@@ -368,6 +312,7 @@ absl::Status LocalJobs::Forget(uint64_t job) {
   const absl::Status removed =
       parts_.store == nullptr ? absl::OkStatus() : parts_.store->Remove(job);
   if (removed.ok()) {
+    parts_.damaged->Remove(job);
     parts_.listener->OnJobForgotten(job);
   } else {
     BALLAST_LOG(ERROR, LogField("job", JobIdText(job))) << "left on disk: " << removed;

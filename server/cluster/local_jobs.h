@@ -1,7 +1,8 @@
 // LocalJobs: the share of this server in every job: its plan, memory, engine and files. A job is
 // made, opened, sealed, moved to its next epoch, grown, ended and dropped here.
 // Comes from: the home, here or at a peer, and the engines. Goes to: RoundEngine, JobStore,
-// MemoryBook. local_jobs.cc has how a job comes and goes, local_changes.cc how it changes.
+// MemoryBook. local_jobs.cc has how a job comes and goes, local_changes.cc how it is opened after a
+// start, and how it changes.
 // Thread safety: owned by the directory's strand; Find and Engines may be called from any thread.
 #pragma once
 
@@ -17,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/sync.h"
+#include "server/cluster/damaged_jobs.h"
 #include "server/cluster/doors.h"
 #include "server/cluster/job_store.h"
 #include "server/cluster/long_work.h"
@@ -42,8 +44,11 @@ class LocalJobs final : public JobLookup {
   class Listener {
    public:
     virtual ~Listener() = default;
-    // Recover has found a job on disk; `plan` is its record. It is open unless it rests.
+    // Recover has found a job on disk; `plan` is its record. It is open unless it rests. Not called
+    // for one that should be open and could not be.
     virtual void OnJobFound(const JobPlan& plan) = 0;
+    // Retry has opened such a job.
+    virtual void OnJobReopened(const JobPlan& plan) = 0;
     // The job has ended, for the reason `why`. `rests`: its record says so from now on.
     virtual void OnJobEnded(const JobPlan& plan, bool rests, const absl::Status& why) = 0;
     // Its memory was given back, and its engine is gone.
@@ -63,6 +68,7 @@ class LocalJobs final : public JobLookup {
     MemoryBook* memory = nullptr;
     LongWork* work = nullptr;
     RestingHolds* holds = nullptr;
+    DamagedJobs* damaged = nullptr;
     JobStore* store = nullptr;
     Listener* listener = nullptr;
   };
@@ -70,6 +76,9 @@ class LocalJobs final : public JobLookup {
   LocalJobs(const Parts& parts, const EngineDeps& deps) : parts_(parts), deps_(deps) {}
 
   std::shared_ptr<RoundEngine> Find(uint64_t job) const override;
+  absl::Status WhyNot(uint64_t job, const Caller& caller) const override {
+    return parts_.damaged->WhyNot(job, caller);
+  }
   std::vector<std::shared_ptr<RoundEngine>> Engines() const;
   // Null: there is no such job. Valid until the job is dropped.
   const Job* Get(uint64_t job) const;
@@ -79,14 +88,19 @@ class LocalJobs final : public JobLookup {
 
   // Opens every job that is on disk and does not rest; blocks for as long as reading takes. Called
   // once, before anything else. Jobs that do not fit the budget are opened over it, with one
-  // warning. Errors: DATA_LOSS STATE_LOST; RESOURCE_EXHAUSTED when the machine has too little for
-  // them.
+  // warning. One that cannot be opened is damaged, and no error. Errors: those of the metadata
+  // store, DATA_LOSS STATE_LOST among them; RESOURCE_EXHAUSTED when the machine has too little for
+  // the jobs.
   absl::Status Recover();
   // Starts the engines of these jobs; peers can reach this server now. Any thread.
   void StartRecovered();
 
+  // As OperatorDoor::RetryJob.
+  absl::StatusOr<bool> Retry(const QualifiedName& name);
+
   // Makes the job, or opens it as it rests here; the same plan again changes nothing. Errors:
   // NAME_IN_USE for another plan of this job; Listener::NoRoom; DATA_LOSS STATE_LOST; BAD_SPEC;
+  // SERVER_REMOVED and UNSUPPORTED, ThisServer::CheckServers';
   // UNAVAILABLE RECOVERING while a snapshot holds its files.
   absl::Status Make(const JobPlan& plan);
   // As Make, for an order of the home, which knows no other job of this name. One that is here
@@ -134,8 +148,6 @@ class LocalJobs final : public JobLookup {
   absl::Status MakeInPlaceOf(const JobPlan& other, bool progress, const JobPlan& plan);
   absl::Status StrangeFiles(const JobPlan& other) const;
   bool ProgressOnDisk(const JobPlan& plan) const;
-  // A loss with where it was found, which is logged, too; any other status as it is.
-  absl::Status LostHere(const JobPlan& plan, const absl::Status& status) const;
   absl::StatusOr<std::shared_ptr<RoundEngine>> MakeEngine(const JobPlan& plan,
                                                           const MemoryPlan& memory,
                                                           std::unique_ptr<JobStorage> storage);

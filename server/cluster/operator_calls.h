@@ -17,7 +17,7 @@ struct DurableJob {
   std::string name;
   std::string tenant = kDefaultTenant;
   uint64_t job = 0;
-  std::string state;  // running | resting: on disk only
+  std::string state;  // running | resting: on disk only | damaged | unopened
   Durability durability = Durability::kPower;
   uint32_t world = 0;
   uint32_t epoch = 0;

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/names.h"
+#include "common/base/reason.h"
 #include "common/base/status_macros.h"
 
 namespace ballast::server {
@@ -71,6 +72,14 @@ bool RestingHolds::Release(uint64_t job) {
   if (found->second.busy) return false;  // What uses the files ends soon, and closes them.
   holds_.erase(found);
   return true;
+}
+
+absl::Status RestingHolds::LetGo(const JobPlan& plan) {
+  if (Release(plan.job)) return absl::OkStatus();
+  return ReasonedError(absl::StatusCode::kUnavailable, Reason::kRecovering,
+                       absl::StrCat("server ", self_->id(), " gives up a snapshot of job \"",
+                                    plan.spec.name, "\", which rested; call again"),
+                       {.job = plan.spec.name, .server = static_cast<int>(self_->id())});
 }
 
 void RestingHolds::CancelAll() {

@@ -43,6 +43,8 @@ class RestingHolds {
   void Take(uint64_t job, uint64_t snapshot, const Capture& capture, const CaptureDone& done);
   // Gives up what is open for the job. Whether its files are closed; if not, they will be soon.
   bool Release(uint64_t job);
+  // As Release; UNAVAILABLE RECOVERING until its files are closed.
+  absl::Status LetGo(const JobPlan& plan);
   // Breaks off all that is under way, for a server that stops.
   void CancelAll();
 

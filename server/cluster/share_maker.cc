@@ -19,6 +19,7 @@ constexpr int kLanes = 4;
 }  // namespace
 
 absl::Status ShareMaker::Make(const JobPlan& plan, const JobStore::Fill& fill) {
+  BALLAST_RETURN_IF_ERROR(self_->CheckServers(plan));
   if (const auto other = store_->FindNamed(plan.name()); other.ok()) {
     // The home does not know it: an earlier order that was broken off has left it.
     if (!other->making) {

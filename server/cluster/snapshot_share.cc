@@ -24,6 +24,8 @@ void SnapshotShare::Hold(const SnapshotCall& call, const Done& done) {
   const auto held = [done](const absl::StatusOr<uint64_t>& round) {
     round.ok() ? done(Answer{*round, {}}) : done(round.status());
   };
+  const DamagedJobs::Ref damaged = parts_.damaged->Find(call.job);
+  if (damaged != nullptr) return done(damaged->why);
   if (RestsHere(call.job)) return holds_->Hold(call.job, call.snapshot, held);
   const std::shared_ptr<RoundEngine> engine = parts_.jobs->Find(call.job);
   if (engine == nullptr || parts_.jobs->Get(call.job) == nullptr) {

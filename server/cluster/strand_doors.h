@@ -169,6 +169,10 @@ class StrandOperatorDoor final : public OperatorDoor {
                  std::function<void(absl::Status)> done) override {
     Post([=, this, done = std::move(done)] { parts_.job_desk->Delete(name, force, done); });
   }
+  void RetryJob(const QualifiedName& name,
+                std::function<void(absl::StatusOr<bool>)> done) override {
+    Post([=, this, done = std::move(done)] { done(parts_.jobs->Retry(name)); });
+  }
 
   void CreateSnapshot(const QualifiedName& job, const std::string& name, uint32_t keep,
                       SnapshotDone done) override {

@@ -7,11 +7,16 @@
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "server/cluster/job_directory.h"
 
 namespace ballast::server {
+
+// The servers of the plan that cluster.peers has, ascending id: a cluster may have got others since
+// the job was made.
+std::vector<ServerAddress> ServersOf(const DirectoryConfig& config, const JobPlan& plan);
 
 class ThisServer {
  public:
@@ -36,6 +41,11 @@ class ThisServer {
   absl::Status WithPlace(const absl::Status& status) const;
   // UNAVAILABLE SERVER_LOST of the home.
   absl::Status HomeLost(const std::string& why) const;
+  // Whether this cluster can run a job of that plan. A job keeps the servers it was made with, so
+  // others may have been added since, but the home stays the same. Errors: FAILED_PRECONDITION
+  // SERVER_REMOVED when cluster.peers lacks one of them, UNSUPPORTED when it has got another home.
+  // May be called from any thread.
+  absl::Status CheckServers(const JobPlan& plan) const;
   // NOT_FOUND UNKNOWN_JOB.
   absl::Status NoDurableJob(uint64_t job) const;
 

@@ -239,7 +239,7 @@ struct JobStatus {
   std::string name;
   std::string tenant = kDefaultTenant;
   uint64_t job = 0;
-  std::string state;  // attaching | running | failed | finished
+  std::string state;  // attaching | running | failed | finished | damaged | unopened
   uint64_t round = 0;
   std::string phase;  // idle | collect | prepared | applying
   uint64_t opt_step = 0;

@@ -123,6 +123,16 @@ void DeleteJob(const std::shared_ptr<OperatorDoor>& door, const std::shared_ptr<
   door->DeleteJob({tenant, request.name()}, request.force(), deleted);
 }
 
+void RetryJob(const std::shared_ptr<OperatorDoor>& door, const std::shared_ptr<UnaryCall>& call,
+              const v1::RetryJobRequest& request, const std::string& tenant) {
+  door->RetryJob({tenant, request.name()}, [call](const absl::StatusOr<bool>& opened) {
+    if (!opened.ok()) return call->Fail(opened.status());
+    v1::RetryJobReply reply;
+    reply.set_opened(*opened);
+    call->Reply(reply);
+  });
+}
+
 uint64_t MillisecondsSince(absl::Time began) {
   return static_cast<uint64_t>(
       std::max<int64_t>(absl::ToInt64Milliseconds(absl::Now() - began), 0));
@@ -242,6 +252,7 @@ constexpr size_t kAuditedNameBytesMax = 128;
 
 // The job that a line of the audit log names.
 const std::string& AuditedJob(const v1::DeleteJobRequest& request) { return request.name(); }
+const std::string& AuditedJob(const v1::RetryJobRequest& request) { return request.name(); }
 const std::string& AuditedJob(const v1::ImportRequest& request) { return request.as(); }
 template <typename Request>
 const std::string& AuditedJob(const Request& request) {
@@ -296,6 +307,7 @@ void AddAdminMethods(GenericServer* server, const DirectoryHolder* directory,
                     }));
   AddListMethod(server, method::kAdminListJobs, directory, &ListJobs);
   AddMethod(server, method::kAdminDeleteJob, directory, &DeleteJob);
+  AddMethod(server, method::kAdminRetryJob, directory, &RetryJob);
   AddMethod(server, method::kAdminCreateSnapshot, directory, &CreateSnapshot);
   AddListMethod(server, method::kAdminListSnapshots, directory, &ListSnapshots);
   AddMethod(server, method::kAdminVerifySnapshot, directory, &VerifySnapshot);

@@ -28,8 +28,9 @@ constexpr char kHead[] =
 // A state that stands out.
 const char* ClassOf(const std::string& cell) {
   static const auto* const bad = new std::set<std::string>{
-      "failed",    "lost",   "halted",     "skipped", "ERROR", "WARN", "waiting for peers",
-      "replaying", "ending", "not serving"};
+      "failed",   "lost",       "halted", "skipped",           "damaged",
+      "unopened", "ERROR",      "WARN",   "waiting for peers", "replaying",
+      "ending",   "not serving"};
   static const auto* const good = new std::set<std::string>{"serving", "running", "committed"};
   if (bad->count(cell) > 0 || cell.find(" unreachable") != std::string::npos) return "bad";
   return good->count(cell) > 0 ? "good" : "";

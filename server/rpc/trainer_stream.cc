@@ -10,7 +10,6 @@
 #include "proto/convert/frame_codec.h"
 #include "proto/convert/job_convert.h"
 #include "proto/convert/status_convert.h"
-#include "server/round/no_job.h"
 #include "server/rpc/convert.h"
 
 namespace ballast::server {
@@ -88,7 +87,7 @@ absl::Status TrainerStream::OnHello(const ClientInput& input) {
                            ChooseProtocol(hello.protocol(), "the trainer"));
   BALLAST_ASSIGN_OR_RETURN(const auto jobs, deps_->directory->lookup());
   const std::shared_ptr<RoundEngine> engine = jobs->Find(hello.job());
-  if (engine == nullptr) return NoJobHere(hello.job());
+  if (engine == nullptr) return jobs->WhyNot(hello.job(), call_->caller());
   identity_ = {hello.job(), hello.epoch(), hello.slot(), hello.incarnation()};
   {
     MutexLock lock(&mu_);

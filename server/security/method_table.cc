@@ -39,6 +39,7 @@ constexpr MethodRow kRows[] = {
     {"/ballast.v1.Admin/Status", kReaders, Scope::kTenant, false},
     {"/ballast.v1.Admin/ListJobs", kListeners, Scope::kTenant, false},
     {"/ballast.v1.Admin/DeleteJob", kUsers, Scope::kTenant, true},
+    {"/ballast.v1.Admin/RetryJob", kUsers, Scope::kTenant, true},
     {"/ballast.v1.Admin/CreateSnapshot", kUsers, Scope::kTenant, true},
     {"/ballast.v1.Admin/ListSnapshots", kListeners, Scope::kTenant, false},
     {"/ballast.v1.Admin/VerifySnapshot", kUsers, Scope::kTenant, true},

@@ -1,6 +1,7 @@
-"""Records and directories that do not fit each other: the server names them and does not start.
+"""Records and directories that do not fit each other: the server names them.
 
-What it then tells people to do works.
+Without a record it does not start; without a directory only that job is not opened. What it then
+tells people to do works.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import pytest
 import torch
 
 import ballast
+from e2e.ballastctl import ctl
 from e2e.cluster import Cluster, Trainers, error_of, fresh_job, run_small_job, wait_for
 
 
@@ -38,24 +40,44 @@ def refusal(cluster: Cluster, code: int = 4) -> str:
     return cluster._servers.report(0)
 
 
-@pytest.mark.parametrize("lost", ["directory", "store"])
-def test_what_is_missing_is_named_and_the_job_can_be_given_up(start_cluster, tmp_path, lost):
+def test_a_directory_without_a_record_is_named_and_the_job_can_be_given_up(
+    start_cluster, tmp_path
+):
     cluster, name = start_cluster(1), fresh_job()
     make_job(cluster, name)
     end(cluster)
     data = tmp_path / "cluster-0" / "server-0"
     (job,) = (data / "jobs").iterdir()
-    if lost == "directory":
-        shutil.rmtree(job)
-        assert f'the directory of job "{name}" is missing' in refusal(cluster)
-        Path(f"{job}.gone").mkdir()
-    else:
-        shutil.rmtree(data / "meta")
-        assert f"{job}: the metadata store has no record" in refusal(cluster)
-        job.rename(f"{job}.gone")
+    shutil.rmtree(data / "meta")
+    assert f"{job}: the metadata store has no record" in refusal(cluster)
+    job.rename(f"{job}.gone")
     cluster.restart(0)
     run_small_job(cluster)
     make_job(cluster, name)  # The name is free again.
+
+
+def test_a_job_without_its_directory_keeps_no_other_job_down(start_cluster, tmp_path):
+    cluster, name = start_cluster(1), fresh_job()
+    make_job(cluster, name)
+    end(cluster)
+    (job,) = (tmp_path / "cluster-0" / "server-0" / "jobs").iterdir()
+    job.rename(tmp_path / "aside")
+    cluster.restart(0)
+    run_small_job(cluster)
+    said = ctl(cluster, "health", fails=True)
+    assert said.returncode == 6
+    assert f"job {name} is damaged" in said.stdout and str(job) in said.stdout
+    parameter = torch.nn.Parameter(torch.ones(1000))
+    opt = Trainers(cluster, [[parameter]], job=name, durability="power", resume="auto")
+    with pytest.raises(ballast.StateLost, match=f"ballastctl jobs retry {name}"):
+        opt.each(lambda o: o.attach())
+    assert str(job) in ctl(cluster, "jobs", "retry", name, fails=True).stderr
+    (tmp_path / "aside").rename(job)
+    ctl(cluster, "jobs", "retry", name)
+    assert ctl(cluster, "health").returncode == 0
+    opt = Trainers(cluster, [[parameter]], job=name, durability="power", resume="must")
+    opt.each(lambda o: o.attach())
+    opt.close()
 
 
 def test_a_job_that_its_home_has_lost_does_not_begin_again(start_cluster, tmp_path):

@@ -60,6 +60,8 @@ ELSEWHERE = {
         "tests/server/net/accept_loop_test.cc", "SilenceGarbageAndHangingUpAreClosed"),
     "ballast_serving": (
         "tests/server/main/server_end_test.cc", "HealthAndReadinessTurnWhileItsPortsStillAnswer"),
+    "ballast_damaged_jobs": (
+        "tests/server/cluster/damaged_jobs_test.cc", "StayDamagedUntilTheirFilesAreBack"),
     "ballast_disk_answers": (
         "tests/server/main/disk_watch_test.cc", "ADiskThatHangsHasNoBytesAndSoonNoAnswer"),
     "ballast_tls_cert_expiry_timestamp_seconds": _TLS,

@@ -128,7 +128,8 @@ Verdict Judge::Look(const Image& image) const {
   const auto plans = jobs->Load();
   if (!plans.ok()) return Refused(plans.status());
   if (plans->size() != 1) return {Verdict::kSilent, "the job is gone"};
-  const JobPlan& plan = plans->front();
+  if (const absl::Status& files = plans->front().files; !files.ok()) return Refused(files);
+  const JobPlan& plan = plans->front().plan;
   const std::string difference = FirstDifference(workload_.plan().spec, plan.spec);
   if (!difference.empty() || plan.owner != workload_.plan().owner) {
     return {Verdict::kSilent, "another plan: " + difference};

@@ -61,10 +61,17 @@ TEST(ClusterView, EachProblemIsNamed) {
   failed->set_name("old");
   failed->set_state("failed");
   failed->set_error("no disk");
+  for (const char* state : {"damaged", "unopened"}) {
+    v1::JobStatus* damaged = server.add_jobs();
+    damaged->set_name("bert");
+    damaged->set_state(state);
+    damaged->set_error("no file");
+  }
   EXPECT_THAT(
       ProblemsOf(server),
       ElementsAre(HasSubstr("not serve jobs: replaying"), HasSubstr("server 7"),
-                  HasSubstr("trainer 2 of job gpt is lost"), HasSubstr("old failed: no disk")));
+                  HasSubstr("trainer 2 of job gpt is lost"), HasSubstr("old failed: no disk"),
+                  "job bert is damaged: no file", "job bert is unopened: no file"));
 }
 
 void AddDisk(v1::StatusReply* server, bool answers, uint64_t free_bytes, uint64_t size_bytes) {

@@ -38,6 +38,7 @@ __all__ = [
     "ProtocolMismatch",
     "Replaced",
     "ServerLost",
+    "ServerRemoved",
     "Recovering",
     "RendezvousEnded",
     "ShuttingDown",
@@ -251,12 +252,15 @@ class Unreachable(BallastError, ConnectionError):
 
 
 class ServerLost(BallastError, ConnectionError):
-    """A server died or became unreachable during the job; `server` says which.
-
-    With durability "power" or "process" only after it has been away for reconnect_timeout.
-    """
+    """A server (`server`) died or is not reached, a durable job's for reconnect_timeout."""
 
     default_reason = "SERVER_LOST"
+
+
+class ServerRemoved(BallastError):
+    """cluster.peers lacks a server that the job has state on; the text names it."""
+
+    default_reason = "SERVER_REMOVED"
 
 
 class TrainerLost(BallastError):
@@ -392,6 +396,5 @@ def from_status(
     An unknown reason (a newer server's) gives a plain BallastError that carries its name.
     """
     kind = _BY_REASON.get(reason, BallastError)
-    return kind(
-        message, code=code, reason=reason, job=job, round=round, slot=slot, server=server
-    )
+    place = {"job": job, "round": round, "slot": slot, "server": server}
+    return kind(message, code=code, reason=reason, **place)

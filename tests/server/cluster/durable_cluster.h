@@ -42,6 +42,8 @@ class DurableDirectories : public PeerLink, public VoteSink {
     std::vector<uint64_t> memory_bytes = {};  // by server; 1 GiB for those behind its end
     uint64_t machine_bytes = 0;               // of each server; 0: no more than its budget
     bool snapshots = false;                   // each server keeps them, and exports, on its disk
+    bool shared = false;                      // and these are all on the disk of server 0
+    std::vector<uint32_t> members = {};       // that cluster.peers has at first; all
     std::vector<QuotaTable> quotas = {};      // likewise; no limits
   };
   // What the link does with a call ("create", "seal", "adopt", "drop", "rest", "rest answer", ...)
@@ -51,8 +53,11 @@ class DurableDirectories : public PeerLink, public VoteSink {
   explicit DurableDirectories(uint32_t servers) : DurableDirectories(servers, Options()) {}
   DurableDirectories(uint32_t servers, const Options& options)
       : options_(options), nodes_(servers) {
-    for (uint32_t id = 0; id < servers; ++id) {
-      nodes_[id].disk = std::make_unique<DurableDisk>();
+    for (uint32_t id = 0; id < servers; ++id) nodes_[id].disk = std::make_unique<DurableDisk>();
+    std::vector<uint32_t> members = options.members;
+    for (uint32_t id = 0; id < servers && options.members.empty(); ++id) members.push_back(id);
+    SetMembers(members);
+    for (const uint32_t id : members) {
       Start(id);
       EXPECT_TRUE(nodes_[id].disk->SyncDirectory("/").ok());
     }
@@ -75,8 +80,9 @@ class DurableDirectories : public PeerLink, public VoteSink {
   DirectorySnapshots KeptBy(uint32_t id) {
     DirectorySnapshots kept;
     if (!options_.snapshots) return kept;
-    kept.store = std::make_unique<SnapshotStore>(Snapshots(Disk(id), id));
-    kept.exports = std::make_unique<Exports>(ExportsOn(Disk(id)));
+    DurableDisk* const disk = Disk(options_.shared ? 0 : id);
+    kept.store = std::make_unique<SnapshotStore>(Snapshots(disk, id));
+    kept.exports = std::make_unique<Exports>(ExportsOn(disk));
     kept.codec = ProtoCodec();
     return kept;
   }
@@ -85,6 +91,7 @@ class DurableDirectories : public PeerLink, public VoteSink {
   }
   static Exports ExportsOn(FileSystem* disk) { return Exports(disk, "/data/exports", "owner"); }
   WorkerPool* Workers(uint32_t id) { return nodes_[id].workers.get(); }
+  double DamagedJobs(uint32_t id) { return nodes_[id].metrics->damaged_jobs()->value(); }
   // Whether server `id` exports series of the job `run`. They outlive its restarts.
   bool HasSeries(uint32_t id, const std::string& run) const {
     for (const MetricFamily& family : nodes_[id].metrics->registry().Collect()) {
@@ -139,9 +146,7 @@ class DurableDirectories : public PeerLink, public VoteSink {
     node.executor = std::make_unique<ThreadExecutor>("test", 2);
     node.workers = std::make_unique<ThreadWorkerPool>(1);
     DirectoryConfig config;
-    for (uint32_t s = 0; s < nodes_.size(); ++s) {
-      config.servers.push_back({s, "127.0.0.1:" + std::to_string(9000 + s)});
-    }
+    config.servers = Addresses();
     config.self = id;
     const std::vector<uint64_t>& memory = options_.memory_bytes;
     config.memory_budget_bytes = id < memory.size() ? memory[id] : uint64_t{1} << 30;
@@ -177,6 +182,23 @@ class DurableDirectories : public PeerLink, public VoteSink {
   void Restart(uint32_t id) {
     Stop(id);
     Start(id);
+  }
+  // What cluster.peers of servers that start from now on has.
+  void SetMembers(std::vector<uint32_t> ids) { members_ = std::move(ids); }
+  std::vector<ServerAddress> Addresses() const {
+    std::vector<ServerAddress> servers;
+    for (const uint32_t id : members_) {
+      servers.push_back({id, "127.0.0.1:" + std::to_string(9000 + id)});
+    }
+    return servers;
+  }
+  // All of them end, and those of a cluster of `ids` start.
+  void RestartAs(const std::vector<uint32_t>& ids) {
+    for (uint32_t id = 0; id < nodes_.size(); ++id) {
+      if (nodes_[id].executor != nullptr) Stop(id);
+    }
+    SetMembers(ids);
+    for (const uint32_t id : ids) Start(id);
   }
   // Of servers that start from now on: their budgets, by id, and what their machines have.
   void SetMemory(std::vector<uint64_t> budgets, uint64_t machine_bytes) {
@@ -342,6 +364,7 @@ class DurableDirectories : public PeerLink, public VoteSink {
   }
 
   Options options_;
+  std::vector<uint32_t> members_;
   Mutex mu_;
   CondVar changed_;
   std::vector<std::unique_ptr<Executor>> ended_;

@@ -280,6 +280,9 @@ class FakeDirectory : public JobDirectory,
   void DeleteJob(const QualifiedName&, bool, std::function<void(absl::Status)> done) override {
     done(absl::OkStatus());
   }
+  void RetryJob(const QualifiedName&, std::function<void(absl::StatusOr<bool>)> done) override {
+    done(true);
+  }
   void WhichRest(std::vector<uint64_t> jobs,
                  std::function<void(absl::StatusOr<std::vector<uint64_t>>)> done) override {
     std::erase_if(jobs, [](uint64_t job) { return job % 2 != 0; });
