@@ -1,4 +1,4 @@
-"""loss.backward() and engine.scale() beside engine.backward(): each is divided and scaled once.
+"""loss.backward() and engine.scale() next to engine.backward(): each is divided and scaled once.
 
 What DeepSpeed 0.19.8 gives for rounds of one pass a micro-batch was seen there (stage 1); of a
 model that returns its loss and what it is made of DeepSpeed divides the loss twice.
@@ -147,6 +147,65 @@ def test_passes_of_one_micro_batch_add_up_and_no_graph_is_divided_twice(fake):
     torch.manual_seed(0)
     above.module(engine.module(batch(0))).mean().backward()
     assert torch.equal(engine.module.last.bias.grad, undivided)
+
+
+def test_a_loss_that_is_an_output_and_was_divided_is_not_divided_again(fake):
+    engine = engine_of(Net(lambda loss, logits: loss), "fp32", 4)
+    gradients = []
+    for same in (lambda loss: loss, lambda loss: loss * 1.0):
+        engine.backward(same(engine(batch(0))), scale_wrt_gas=False)
+        gradients.append(engine.module.last.bias.grad.tolist())
+        engine.zero_grad()
+    assert gradients == [[3, 3], [3, 3]]
+
+
+@pytest.mark.parametrize("kind", ["plain", "engine"])
+def test_an_edit_of_an_output_in_place_is_divided(fake, kind):
+    """Of an input with three dimensions, as here, a Linear returns a view."""
+
+    def masked(logits):
+        logits.div_(2)
+        logits[:, 0] = 0
+        return logits.square().sum()
+
+    engine = engine_of(Net(lambda loss, logits: (logits, [logits])))
+    for i in range(2):
+        logits, again = engine(batch(i)[None])
+        assert again[0] is logits
+        PASSES[kind](engine, masked(logits))
+        engine.step()
+    expected = step_of(lambda net, i: masked(net(batch(i)[None])), 2, "fp32")
+    for mine, theirs in zip(masters(engine), expected, strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("form", [
+    lambda net, x: net.last.bias.view(2, 1),
+    lambda net, x: x,
+    lambda net, x: x[:, 1:],
+    lambda net, x: (lambda y: (y[:, 1:], y))(net.first(x)),
+])  # fmt: skip
+def test_an_edit_that_other_graphs_would_not_see_is_refused(fake, form):
+    class Returns(Net):
+        def forward(self, x):
+            return form(self, x)
+
+    engine = engine_of(Returns())
+    given = engine(batch(0).requires_grad_() * 1)
+    with pytest.raises(RuntimeError, match="cloning the output"):
+        (given[0] if isinstance(given, tuple) else given).div_(2)
+
+
+def test_a_parameter_that_takes_the_place_of_another_joins_and_is_guarded(fake):
+    engine = engine_of(Net(), "fp16", 1)
+    engine.backward(engine(batch(0, "fp16")).float().sum())
+    engine.step()
+    engine.module.last = torch.nn.Linear(4, 2).half()
+    engine.module.first.requires_grad_(False)
+    engine.optimizer.param_groups[0]["params"][2:] = engine.module.last.parameters()
+    assert engine.optimizer._membership.may_grow(engine.optimizer.param_groups)
+    with pytest.raises(BadArgument, match="without the loss scale"):
+        engine(batch(0, "fp16")).float().sum().backward()
 
 
 @pytest.mark.parametrize("accumulation", [1, 2])

@@ -1,10 +1,11 @@
 """Backward passes that a script begins itself: what divides them, and what refuses unscaled ones.
 
-Comes from: ballast.deepspeed.engine. An engine's outputs are views of the model's. A gradient that
-comes into one of them is divided by the accumulation, unless the pass began in engine.backward(),
-whose loss was divided. What one output contributes to another, such as logits to a loss, is not
-divided twice, since that path does not go through the views. Thread safety: passes of several
-threads are told apart; an engine is used by one thread at a time.
+Comes from: ballast.deepspeed.engine. An engine's outputs have the memory of the model's, and a node
+of their own in the graph. A gradient that comes into one of them is divided by the accumulation,
+unless the pass began in engine.backward(), whose loss was divided. What one output contributes to
+another, such as logits to a loss, is not divided twice, since that path does not go through these
+nodes. Thread safety: passes of several threads are told apart; an engine is used by one thread at
+a time.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import copy
 import dataclasses
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -22,6 +24,8 @@ from torch.utils import _pytree
 from torch.utils.hooks import RemovableHandle
 
 from ballast.errors import BadArgument
+
+_Divide = Callable[[torch.Tensor], torch.Tensor]
 
 # The passes under way that carry a loss scale, by torch's numbers, and whether an engine has
 # divided their loss, too.
@@ -86,38 +90,86 @@ def _kinds() -> list[bool]:
     return [_passes[number] for number in numbers if number in _passes]
 
 
-def outputs(value: Any, divisor: Callable[[], int], begins: Callable[[], None]) -> Any:
-    """What a model returns, with a view in place of each tensor that has a graph.
+class _Divided(torch.autograd.Function):
+    """The same memory, whose gradient divide() changes. A hook would be lost in an edit in place.
 
-    A gradient that comes into a view in a pass that is not of engine.backward() is divided by
-    divisor(); begins() is called before. Containers that torch's pytree knows, and dataclasses, are
-    made anew.
+    alone: edits in place are allowed, and gradients go through them. Otherwise torch refuses them:
+    other tensors have this memory, and their graphs would not know of the edit.
     """
 
-    def divide(gradient: torch.Tensor) -> torch.Tensor | None:
+    @staticmethod
+    def forward(ctx: Any, part: torch.Tensor, divide: _Divide, alone: bool) -> torch.Tensor:
+        ctx.divide = divide
+        return part.detach() if alone else part.view_as(part)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return ctx.divide(gradient), None, None
+
+
+def outputs(
+    value: Any, given: Any, divisor: Callable[[], int], begins: Callable[[], None]
+) -> Any:
+    """What a model returns for `given`, with a tensor of its memory in place of each with a graph.
+
+    A gradient that comes into one in a pass that is not of engine.backward() is divided by
+    divisor(); begins() is called before. Edits in place are refused by torch where two outputs, or
+    one and a tensor of `given` or a parameter, share memory. Containers that torch's pytree knows,
+    and dataclasses, are made anew.
+    """
+
+    def divide(gradient: torch.Tensor) -> torch.Tensor:
         if any(_kinds()):
-            return None
+            return gradient
         begins()
         return gradient / divisor()
 
-    def view(part: Any) -> Any:
-        if isinstance(part, torch.Tensor):
-            if part.grad_fn is None or part.layout != torch.strided:
-                return part
-            seen = part.view_as(part)
-            seen.register_hook(divide)
-            return seen
+    parts: dict[int, torch.Tensor] = {}
+    _each(value, lambda part: parts.setdefault(id(part), part))
+    users = Counter(map(_memory, parts.values()))
+    users.update(_memory(x) for x in _pytree.tree_leaves(given) if _has_graph(x))
+    made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # one tensor: one output
+
+    def divided(part: torch.Tensor) -> torch.Tensor:
+        if id(part) not in made:
+            alone = users[_memory(part)] == 1 and not _of_leaf(part)
+            made[id(part)] = part, _Divided.apply(part, divide, alone)
+        return made[id(part)][1]
+
+    return _each(value, divided)
+
+
+def _has_graph(value: Any) -> bool:
+    return (
+        isinstance(value, torch.Tensor)
+        and value.grad_fn is not None
+        and value.layout == torch.strided
+    )
+
+
+def _memory(part: torch.Tensor) -> int:
+    return part.untyped_storage()._cdata
+
+
+def _of_leaf(part: torch.Tensor) -> bool:
+    """Whether it is a view of a parameter, which an edit in place would change."""
+    return part._is_view() and part._base is not None and part._base.is_leaf
+
+
+def _each(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """The value made anew with change() of its tensors that have a graph."""
+
+    def one(part: Any) -> Any:
+        if _has_graph(part):
+            return change(part)
         if dataclasses.is_dataclass(part) and not isinstance(part, type):
             made = copy.copy(part)
             for field in dataclasses.fields(part):
-                object.__setattr__(made, field.name, every(getattr(part, field.name)))
+                object.__setattr__(made, field.name, _each(getattr(part, field.name), change))
             return made
         return part
 
-    def every(part: Any) -> Any:
-        return _pytree.tree_map(view, part)
-
-    return every(value)
+    return _pytree.tree_map(one, value)
 
 
 class Guard:

@@ -100,7 +100,8 @@ class DeepSpeedEngine(Getters, torch.nn.Module):
             return result
         if self._boundary.accumulation == 1 and not self._sums_in_fp32:
             return result
-        return backward.outputs(result, self.gradient_accumulation_steps, self._other_backward)
+        divisor = self.gradient_accumulation_steps
+        return backward.outputs(result, (inputs, named), divisor, self._other_backward)
 
     def enter(self) -> None:
         """Before forward passes: weights of the job that a resumed run continues, or the lowest
@@ -108,15 +109,14 @@ class DeepSpeedEngine(Getters, torch.nn.Module):
         trained from now on."""
         if self.optimizer is None:
             return
+        self._watch(self.optimizer)
         membership = self.optimizer._membership
         brought = membership.config.init == "broadcast" and not membership.alone
         if membership.session is None:
             if brought or membership.config.resume != "never":
                 self._attach()
-        elif (brought or self._guard) and membership.may_grow(self.optimizer.param_groups):
-            self._watch(self.optimizer)
-            if brought:
-                self._attach()
+        elif brought and membership.may_grow(self.optimizer.param_groups):
+            self._attach()
 
     def _attach(self) -> None:
         self.trained("attach").attach()

@@ -97,11 +97,9 @@ class Manifest:
         return found
 
     def may_grow(self, param_groups: list[dict[str, Any]]) -> bool:
-        """Whether pending() would find a parameter; it looks at those outside of the job only."""
-        if sum(len(group["params"]) for group in param_groups) == len(self.entries):
-            return False
+        """Whether pending() would find a parameter."""
         return any(
-            (p.requires_grad or p.grad is not None) and id(p) not in self._known
+            id(p) not in self._known and (p.requires_grad or p.grad is not None)
             for group in param_groups
             for p in group["params"]
         )
