@@ -49,6 +49,7 @@ def test_a_way_to_meet_is_passed_on(ended, tmp_path):
 
 @pytest.mark.parametrize(("backend", "says"), [
     ("nccl", "nccl needs a GPU, and there is none; gloo"), ("ccl", "ccl is not in this torch; gl"),
+    ("cpu:gloo,cuda:nccl", "nccl needs a GPU, .*; gloo takes the place of cpu:gloo,cuda:nccl"),
 ])  # fmt: skip
 def test_gloo_takes_the_place_of_what_is_not_there(monkeypatch, backend, says):
     begun = []
@@ -59,6 +60,11 @@ def test_gloo_takes_the_place_of_what_is_not_there(monkeypatch, backend, says):
     with pytest.warns(UserWarning, match=says):
         deepspeed.init_distributed(backend, True, 29500, verbose=False)
     assert begun == [{"backend": "gloo", "timeout": None}]  # the rest from the environment
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr("ballast.deepspeed.comm.nccl_is_built", lambda: True)
+    monkeypatch.setattr(torch.distributed, "is_backend_available", ["gloo", "nccl"].__contains__)
+    deepspeed.init_distributed("cpu:gloo,cuda:nccl")
+    assert begun[1]["backend"] == "cpu:gloo,cuda:nccl"
     with pytest.raises(Unsupported, match="barrier\\(\\) needs torch.distributed"):
         deepspeed.comm.barrier()
 

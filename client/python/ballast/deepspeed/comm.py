@@ -177,14 +177,18 @@ def init_distributed(
 
 
 def _usable(backend: str) -> str:
-    there = torch.distributed.is_backend_available(backend)
-    if backend == "nccl":
-        there = torch.cuda.is_available() and nccl_is_built()
-    if there:
-        return backend
-    why = "needs a GPU, and there is none" if backend == "nccl" else "is not in this torch"
-    warn(f"init_distributed(): {backend} {why}; gloo takes its place")
-    return "gloo"
+    """The backend, such as nccl or cpu:gloo,cuda:nccl, or gloo where a part of it is not there."""
+    for part in backend.split(","):
+        name = part.split(":")[-1]
+        there = torch.distributed.is_backend_available(name)
+        if name == "nccl":
+            there = torch.cuda.is_available() and nccl_is_built()
+        if not there:
+            why = "needs a GPU, and there is none" if name == "nccl" else "is not in this torch"
+            place = "its place" if name == backend else f"the place of {backend}"
+            warn(f"init_distributed(): {name} {why}; gloo takes {place}")
+            return "gloo"
+    return backend
 
 
 def _operation(function: Callable[..., Any]) -> Callable[..., Any]:
