@@ -1,4 +1,4 @@
-"""Threads beside the one that trains: their calls wait for its rounds, and its rounds for them."""
+"""Other threads than the one that trains: calls wait for its rounds, and its rounds for calls."""
 
 import os
 import threading

@@ -2,8 +2,8 @@
 
     BALLAST_DEEPSPEED_CHECKOUT=DIR python -m pytest -m deepspeed tests/python/deepspeed_suite -s
 
-DIR: a checkout of DeepSpeed, of which nothing is copied. Python has py-cpuinfo beside what the
-other tests need. BALLAST_SUITE_FILES picks files by a part of their name. All failures are printed;
+DIR: a checkout of DeepSpeed, of which nothing is copied. Python has py-cpuinfo, and what the other
+tests need. BALLAST_SUITE_FILES picks files by a part of their name. All failures are printed;
 left.txt has those that are known, each with its reason, as docs/deepspeed.md names them.
 """
 

@@ -40,7 +40,7 @@ def test_16_bit_parameters_have_fp32_state(of, closure):
     state = {k: v.dtype for k, v in optimizer.state[p].items() if k != "step"}
     assert state and set(state.values()) == {torch.float32}
     assert optimizer.param_groups[0]["params"] == [p] and list(optimizer.state) == [p]
-    # The same in fp32, rounded behind each step.
+    # The same in fp32, rounded after each step.
     torch.manual_seed(0)
     twin = torch.nn.Parameter(torch.randn(8).bfloat16().float())
     other = of([twin], lr=0.1)

@@ -49,7 +49,7 @@ class _Local(torch.optim.Optimizer):
     def _moved(
         self, p: torch.Tensor, grad: torch.Tensor, state: dict[str, Any], group: dict[str, Any]
     ) -> torch.Tensor:
-        """The parameter behind the step; changes the state."""
+        """The parameter after the step; changes the state."""
         raise NotImplementedError
 
 

@@ -34,7 +34,7 @@ class _Scheduler:
     """What the five share: a position, and the optimizer whose rates it decides.
 
     optimizer: of torch or Ballast, or an object whose attribute `optimizer` is one. The arguments
-    are those of the class of this name in ballast.schedules, and behind them last_batch_iteration.
+    are those of the class of this name in ballast.schedules, and after them last_batch_iteration.
     Raises BadHyperparam for a value out of range.
     """
 
