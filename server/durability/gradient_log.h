@@ -127,7 +127,8 @@ class GradientLog {
   // A change of epoch, in two calls, because a round may be run again in any number of epochs and
   // must not fill the log. First vote, ratios and decision of `round`, the last one that is
   // over, are appended again, so that nothing older is needed for them; durable after Sync.
-  // INTERNAL when the log does not have them; round 0 has none, and then nothing happens.
+  // INTERNAL when the log does not have them; round 0 is there in a job that was made of
+  // a snapshot from before the first round; where it is not, nothing happens.
   virtual absl::Status Repeat(uint64_t round) = 0;
   // Then, once a restart would Open the log with `epoch` and `start_round` = `round` + 1: all that
   // stands in the log of rounds from start_round on is dead.

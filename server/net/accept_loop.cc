@@ -110,7 +110,10 @@ std::optional<ConnectionRefusal> AcceptLoop::Admit(const std::string& address) {
 
 void AcceptLoop::Take(const Incoming& incoming) {
   // gRPC has closed a connection of this descriptor, and no sweep has seen it yet.
-  if (const auto old = connections_.find(incoming.fd); old != connections_.end()) Forget(old);
+  if (const auto old = connections_.find(incoming.fd); old != connections_.end()) {
+    PunishCut();  // gRPC closes a connection only after Cut() has said why.
+    Forget(old);
+  }
   const std::optional<ConnectionRefusal> refusal =
       incoming.fd >= options_.descriptor_end
           ? std::optional<ConnectionRefusal>(ConnectionRefusal::kDescriptors)
@@ -120,7 +123,7 @@ void AcceptLoop::Take(const Incoming& incoming) {
     refusals_.Count(*refusal, incoming.address, clock_->Now());
     return;
   }
-  connections_[incoming.fd] = {incoming.address, sockets_->Identity(incoming.fd), false,
+  connections_[incoming.fd] = {incoming.address, sockets_->Identity(incoming.fd), false, false,
                                clock_->Now() + options_.first_bytes};
   sockets_->Watch(incoming.fd);
   Look(incoming.fd);
@@ -172,6 +175,7 @@ void AcceptLoop::PunishCut() {
   for (const CutOne& one : cut) {
     const auto found = connections_.find(one.fd);
     if (found == connections_.end() || found->second.identity != one.identity) continue;
+    if (std::exchange(found->second.cut, true)) continue;  // A read of gRPC may fail twice.
     refusals_.Count(one.why, found->second.address, clock_->Now());
     gate_.Punish(found->second.address, clock_->Now());
   }
@@ -181,8 +185,9 @@ void AcceptLoop::Sweep() {
   swept_ = clock_->Now();
   for (auto it = connections_.begin(); it != connections_.end();) {
     const auto connection = it++;
-    const auto& [address, identity, served, deadline] = connection->second;
+    const auto& [address, identity, served, cut, deadline] = connection->second;
     if (served && sockets_->Identity(connection->first) != identity) {
+      PunishCut();
       Forget(connection);
     } else if (!served && deadline <= swept_) {
       CloseUnserved(connection, ConnectionRefusal::kSilent);

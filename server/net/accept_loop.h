@@ -67,6 +67,7 @@ class AcceptLoop {
     std::string address;
     uint64_t identity = 0;
     bool served = false;
+    bool cut = false;                      // and counted
     std::chrono::nanoseconds deadline{0};  // of its first bytes
   };
   using Connections = std::map<int, Connection>;

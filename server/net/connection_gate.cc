@@ -61,8 +61,10 @@ void ConnectionGate::Punish(const std::string& address, std::chrono::nanoseconds
 
 void ConnectionGate::Forget(std::chrono::nanoseconds now) {
   for (auto it = addresses_.begin(); it != addresses_.end();) {
-    const bool idle =
-        it->second.open == 0 && it->second.allowance >= 0 && now - it->second.seen >= kForgetAfter;
+    const double idle_s = std::chrono::duration<double>(now - it->second.seen).count();
+    const auto most = static_cast<double>(limits_.per_second);
+    const bool idle = it->second.open == 0 && now - it->second.seen >= kForgetAfter &&
+                      it->second.allowance + idle_s * most >= most;
     it = idle ? addresses_.erase(it) : std::next(it);
   }
 }

@@ -14,6 +14,14 @@ constexpr uint8_t kEndHeaders = 4;  // a flag
 
 }  // namespace
 
+FrameLimits FrameLimits::Of(size_t metadata_bytes, size_t streams) {
+  FrameLimits limits;
+  limits.header_block_bytes = std::max(limits.header_block_bytes, 2 * metadata_bytes);
+  limits.resets = std::max(limits.resets, 4.0 * static_cast<double>(streams));
+  limits.resets_per_second = limits.resets / 4;
+  return limits;
+}
+
 std::optional<ConnectionRefusal> FrameGuard::Look(absl::string_view bytes,
                                                   std::chrono::nanoseconds now) {
   while (!bytes.empty() && !fault_.has_value()) {

@@ -18,11 +18,15 @@
 namespace ballast::server {
 
 struct FrameLimits {
+  // What a server with these settings lets a client do, and more: `metadata_bytes` is what gRPC
+  // refuses decoded headers above, `streams` how many a connection may have open.
+  static FrameLimits Of(size_t metadata_bytes, size_t streams);
+
   // Bytes of one block of headers, with the heads of its frames; what a client of ours sends has
-  // less than 1 KiB, and gRPC refuses decoded headers above limits.max_metadata_bytes.
+  // less than 1 KiB.
   size_t header_block_bytes = 64 << 10;
   // Streams that a client may reset at once, and in each second. One that gives a call up resets
-  // it: at most limits.max_streams_per_connection are open.
+  // its stream.
   double resets = 256, resets_per_second = 64;
   // PING, SETTINGS and all that carries no call.
   double controls = 1024, controls_per_second = 256;

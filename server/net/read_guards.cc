@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -18,7 +19,6 @@
 #include "absl/base/thread_annotations.h"
 #include "common/base/clock.h"
 #include "common/base/sync.h"
-#include "server/net/frame_guard.h"
 
 namespace ballast::server {
 namespace {
@@ -28,17 +28,19 @@ namespace {
 // accepted it.
 struct Guarded {
   std::atomic<bool> active{false};
-  uint64_t identity = 0;
+  // A thread that has read from another connection may look at these two.
+  std::atomic<uint64_t> identity{0};
+  std::atomic<const void*> owner{nullptr};
   bool tls = false;
+  FrameLimits limits;
   FrameGuard frames;
-  const void* owner = nullptr;
 };
 
 // Untouched pages of it take no memory.
 std::array<std::atomic<Guarded*>, ReadGuards::kDescriptorEnd> guards;
 
-// The descriptor that this thread has read TLS from last. gRPC decrypts what it has read before it
-// reads from another.
+// The descriptor that this thread has read from last, where that is one with TLS. gRPC decrypts
+// what it has read before it reads from another, but for bytes that came with a handshake.
 thread_local int read_last = -1;
 
 struct Owners {
@@ -60,25 +62,24 @@ Guarded* Find(int fd) {
 // False: the descriptor has become another connection's, and the guard is none of its.
 bool Tell(int fd, Guarded* guarded, ConnectionRefusal why) {
   struct stat seen {};
-  if (fstat(fd, &seen) != 0 || seen.st_ino != guarded->identity) {
+  const uint64_t identity = guarded->identity.load(std::memory_order_relaxed);
+  if (fstat(fd, &seen) != 0 || seen.st_ino != identity) {
     guarded->active.store(false, std::memory_order_release);
     return false;
   }
   Owners& owners = AllOwners();
   MutexLock lock(&owners.mu);
-  const auto cut = owners.cuts.find(guarded->owner);
-  if (cut != owners.cuts.end()) cut->second(fd, guarded->identity, why);
+  const auto cut = owners.cuts.find(guarded->owner.load(std::memory_order_relaxed));
+  if (cut != owners.cuts.end()) cut->second(fd, identity, why);
   return true;
 }
 
 // Whether gRPC may have what was read.
 bool MayRead(int fd, const msghdr& message, size_t bytes) {
   Guarded* const guarded = Find(fd);
-  if (guarded == nullptr) return true;
-  if (guarded->tls) {
-    read_last = fd;
-    return true;
-  }
+  const bool tls = guarded != nullptr && guarded->tls;
+  read_last = tls ? fd : -1;
+  if (guarded == nullptr || tls) return true;
   const std::chrono::nanoseconds now = RealClock::Get()->Now();
   std::optional<ConnectionRefusal> fault;
   for (size_t i = 0; i < message.msg_iovlen && bytes > 0; ++i) {
@@ -87,7 +88,10 @@ bool MayRead(int fd, const msghdr& message, size_t bytes) {
     fault = guarded->frames.Look({static_cast<const char*>(part.iov_base), length}, now);
     bytes -= length;
   }
-  return !fault.has_value() || !Tell(fd, guarded, *fault);
+  if (!fault.has_value() || !Tell(fd, guarded, *fault)) return true;
+  // A read of gRPC that has some bytes already would only end, and not fail.
+  shutdown(fd, SHUT_RD);
+  return false;
 }
 
 void FreeFrames(void*, void* frames, CRYPTO_EX_DATA*, int, long, void*) {  // NOLINT: OpenSSL's long
@@ -98,7 +102,8 @@ FrameGuard* FramesOf(SSL* tls) {
   static const int index = SSL_get_ex_new_index(0, nullptr, nullptr, nullptr, FreeFrames);
   auto* frames = static_cast<FrameGuard*>(SSL_get_ex_data(tls, index));
   if (frames != nullptr) return frames;
-  auto made = std::make_unique<FrameGuard>();
+  const Guarded* const guarded = Find(read_last);
+  auto made = std::make_unique<FrameGuard>(guarded == nullptr ? FrameLimits() : guarded->limits);
   if (SSL_set_ex_data(tls, index, made.get()) != 1) return nullptr;
   return made.release();
 }
@@ -119,7 +124,8 @@ bool MayRead(SSL* tls, const void* buffer, size_t bytes) {
 
 }  // namespace
 
-void ReadGuards::Guard(int fd, uint64_t identity, bool tls, const void* owner, Cut cut) {
+void ReadGuards::Guard(int fd, uint64_t identity, bool tls, const FrameLimits& limits,
+                       const void* owner, Cut cut) {
   {
     Owners& owners = AllOwners();
     MutexLock lock(&owners.mu);
@@ -128,10 +134,11 @@ void ReadGuards::Guard(int fd, uint64_t identity, bool tls, const void* owner, C
   std::atomic<Guarded*>& place = guards[static_cast<size_t>(fd)];
   Guarded* guarded = place.load(std::memory_order_acquire);
   if (guarded == nullptr) guarded = new Guarded;
-  guarded->identity = identity;
+  guarded->identity.store(identity, std::memory_order_relaxed);
+  guarded->owner.store(owner, std::memory_order_relaxed);
   guarded->tls = tls;
-  guarded->frames = FrameGuard();
-  guarded->owner = owner;
+  guarded->limits = limits;
+  guarded->frames = FrameGuard(limits);
   guarded->active.store(true, std::memory_order_release);
   place.store(guarded, std::memory_order_release);
 }
@@ -151,7 +158,7 @@ ssize_t recvmsg(int fd, msghdr* message, int flags) {
   using Function = ssize_t (*)(int, msghdr*, int);
   static const auto real = reinterpret_cast<Function>(dlsym(RTLD_NEXT, "recvmsg"));
   const ssize_t got = real(fd, message, flags);
-  if (got <= 0 || (flags & MSG_PEEK) != 0) return got;
+  if (got <= 0 || (flags & (MSG_PEEK | MSG_ERRQUEUE)) != 0) return got;
   if (ballast::server::MayRead(fd, *message, static_cast<size_t>(got))) return got;
   errno = ECONNRESET;
   return -1;

@@ -11,6 +11,7 @@
 #include <functional>
 
 #include "server/net/connection_gate.h"
+#include "server/net/frame_guard.h"
 
 namespace ballast::server {
 
@@ -25,7 +26,8 @@ class ReadGuards {
 
   // Guards the connection of `fd` from its next read on, of which nothing has been read.
   // `identity`: see Sockets::Identity. `cut` is called until Forget(its owner).
-  static void Guard(int fd, uint64_t identity, bool tls, const void* owner, Cut cut);
+  static void Guard(int fd, uint64_t identity, bool tls, const FrameLimits& limits,
+                    const void* owner, Cut cut);
   // No connection of `owner` calls its `cut` any more, also not now.
   static void Forget(const void* owner);
 };

@@ -41,7 +41,7 @@ void CaptureDesk::Hold(const std::shared_ptr<StateHolds>& log, bool there, const
   }
   if (!there) {
     return done(
-        ReasonedError(absl::StatusCode::kAborted, Reason::kJobBusy,
+        ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kJobBusy,
                       absl::StrCat("job \"", name, "\" has not got all of its first weights ",
                                    "yet; take the snapshot when its trainers are attached"),
                       fields));

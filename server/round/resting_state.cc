@@ -44,10 +44,11 @@ absl::StatusOr<std::shared_ptr<RestingState>> RestingState::Open(
     if (whole && round + 1 >= plan.epoch.start_round) capture.round = round + 1;
   }
   if (capture.round == 0) {
-    return ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kBadArgument,
-                         absl::StrCat("job \"", plan.spec.name, "\" has not finished a round yet; ",
-                                      "take the snapshot after the first one"),
-                         {.job = plan.spec.name, .server = static_cast<int>(self)});
+    return ReasonedError(
+        absl::StatusCode::kFailedPrecondition, Reason::kBadArgument,
+        absl::StrCat("job \"", plan.spec.name, "\" rests and has not finished a round; ",
+                     "take the snapshot while its trainers are attached"),
+        {.job = plan.spec.name, .server = static_cast<int>(self)});
   }
   return std::make_shared<RestingState>(plan, self, std::move(storage), std::move(capture));
 }

@@ -183,10 +183,10 @@ class RoundEngine : public std::enable_shared_from_this<RoundEngine> {
   // first round whose beginning this server can tell. CaptureState, with the largest of those
   // rounds, hands the state that this round begins with to `take`, on a thread of its own, once the
   // round has begun; beside it rounds continue. ReleaseState breaks it off. `done` runs on any
-  // thread. Errors: UNIMPLEMENTED UNSUPPORTED: the job has durability none. FAILED_PRECONDITION: no
-  // round has finished yet; nothing is held. NOT_FOUND: an extent is not on disk yet. ABORTED:
-  // rounds needed the room, the job has grown, or the state was held for an earlier snapshot, which
-  // gives way; to be begun again. Those of `take` and of the disk.
+  // thread. Errors: UNIMPLEMENTED UNSUPPORTED: the job has durability none. FAILED_PRECONDITION
+  // JOB_BUSY: first weights are missing; nothing is held. NOT_FOUND: an extent is not on disk yet.
+  // ABORTED: rounds needed the room, the job has grown, or the state was held for an earlier
+  // snapshot, which gives way; to be begun again. Those of `take` and of the disk.
   virtual void HoldState(std::function<void(absl::StatusOr<uint64_t> round)> done) = 0;
   virtual void CaptureState(uint64_t round, TakeExtent take,
                             std::function<void(absl::StatusOr<CapturedRound>)> done) = 0;

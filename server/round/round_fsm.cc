@@ -696,8 +696,9 @@ void RoundFsm::CheckSeats(Effects* effects) {
                       (InitIsFresh() && s == plan_.epoch.lead_trainer());
     if (slot.left && others_began && owed) {
       Fail(Error(absl::StatusCode::kFailedPrecondition, Reason::kTrainerLeft,
-                 absl::StrCat("slot ", s, " left the job before round ", round_,
-                              ", which other slots have begun; all slots must run as many rounds"),
+                 absl::StrCat("slot ", s, " left the job ", slot.begun ? "in" : "before", " round ",
+                              round_, ", which other slots have begun; all slots must run as many ",
+                              "rounds"),
                  static_cast<int>(s)),
            effects);
       return;

@@ -48,6 +48,8 @@ ListenerOptions ListenerOf(const GenericServerOptions& options) {
   ListenerOptions listener;
   listener.address = options.address;
   listener.limits = options.connections;
+  listener.frames = FrameLimits::Of(static_cast<size_t>(options.max_metadata_bytes),
+                                    static_cast<size_t>(options.max_streams_per_connection));
   listener.tls = options.credentials != nullptr;
   listener.credentials = listener.tls ? options.credentials : MakeServerCredentials();
   listener.first_bytes = std::chrono::milliseconds(Scaled(kFirstBytesMs, options.time_scale));
@@ -61,11 +63,11 @@ ListenerOptions ListenerOf(const GenericServerOptions& options) {
 void PollUntilShutdown(grpc::CompletionQueue* queue, MallocArenas* arenas) {
   void* tag = nullptr;
   bool ok = false;
-  while (queue->Next(&tag, &ok)) {
+  do {
     // gRPC reads and parses on this thread: most of what a flood leaves is in its arena.
     if (arenas != nullptr) arenas->Note();
-    static_cast<CompletionTag*>(tag)->OnEvent(ok);
-  }
+    if (tag != nullptr) static_cast<CompletionTag*>(tag)->OnEvent(ok);
+  } while (queue->Next(&tag, &ok));
 }
 
 GenericServer::~GenericServer() { Shutdown(std::chrono::milliseconds(0)); }

@@ -19,6 +19,7 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Bind(const ListenerOptions& 
   using Type = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
   listener->acceptor_ =
       builder->experimental().AddExternalConnectionAcceptor(Type::FROM_FD, options.credentials);
+  listener->frames_ = options.frames;
   listener->tls_ = options.tls;
   listener->executor_ = std::make_unique<ThreadExecutor>("accept", 1);
   AcceptOptions accept;
@@ -45,7 +46,7 @@ void Listener::Stop() {
 }
 
 void Listener::Serve(int fd) {
-  ReadGuards::Guard(fd, sockets_->Identity(fd), tls_, this,
+  ReadGuards::Guard(fd, sockets_->Identity(fd), tls_, frames_, this,
                     [this](int cut_fd, uint64_t identity, ConnectionRefusal why) {
                       loop_->Cut(cut_fd, identity, why);
                     });

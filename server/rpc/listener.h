@@ -14,6 +14,7 @@
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
 #include "server/net/accept_loop.h"
+#include "server/net/frame_guard.h"
 #include "server/net/posix_sockets.h"
 
 namespace ballast::server {
@@ -21,6 +22,7 @@ namespace ballast::server {
 struct ListenerOptions {
   std::string address;
   ConnectionLimits limits;
+  FrameLimits frames;
   bool tls = false;  // of `credentials`
   std::shared_ptr<grpc::ServerCredentials> credentials;
   std::chrono::nanoseconds first_bytes{0};
@@ -50,6 +52,7 @@ class Listener {
   explicit Listener(std::unique_ptr<PosixSockets> sockets) : sockets_(std::move(sockets)) {}
   void Serve(int fd);
 
+  FrameLimits frames_;
   bool tls_ = false;
   std::unique_ptr<PosixSockets> sockets_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;

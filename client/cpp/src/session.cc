@@ -379,6 +379,11 @@ absl::Status Session::Leave() {
     core_->EndLeave();
   }
   Drain(transport_->Now() + kForever);
+  if (desk() != nullptr) {
+    // No Wait may follow, which would end the copies that a round has queued.
+    MutexLock lock(&mu_);
+    desk()->EndEarly().IgnoreError();
+  }
   return absl::OkStatus();
 }
 

@@ -431,7 +431,7 @@ class RunTest(unittest.TestCase):
 
 
 class LimitedStartTest(unittest.TestCase):
-    def test_no_file_is_standard_error_and_a_file_that_may_not_grow_is_an_error(self):
+    def test_no_file_is_standard_error_and_sigxfsz_is_ignored(self):
         """As daemons and batch systems start programs: descriptors closed, `ulimit -f` set."""
         def limit():
             resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))

@@ -199,6 +199,20 @@ TEST_F(AcceptLoopTest, AConnectionThatIsCutIsCountedAndItsAddressWaits) {
   EXPECT_EQ(served_, (std::vector<int>{10, 12}));
 }
 
+TEST_F(AcceptLoopTest, AConnectionThatIsCutAndClosedAtOnceIsCountedOnce) {
+  for (const int fd : {10, 11}) Preface(fd);
+  on_serve_ = [this](int fd) {
+    const uint64_t identity = sockets_.identities[fd];
+    for (int i = 0; i < 2; ++i) loop_->Cut(fd, identity, ConnectionRefusal::kHeaders);
+    sockets_.identities[fd] = 0;
+    clock_.Advance(seconds(2));
+  };
+  sockets_.Add({.arrive = {From(10, "a")}});
+  sockets_.Add({.arrive = {From(11, "b")}});
+  Play();
+  EXPECT_EQ(refused_[ConnectionRefusal::kHeaders], 2u);
+}
+
 TEST_F(AcceptLoopTest, ADescriptorOfTheFilesShareIsClosedAtOnce) {
   Preface(70);
   Preface(71);

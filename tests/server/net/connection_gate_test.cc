@@ -51,6 +51,13 @@ TEST(ConnectionGate, AnAddressWhoseConnectionsAreCutHasToWait) {
   gate.Forget(seconds(6));
   EXPECT_EQ(gate.Admit("a", seconds(7)), ConnectionRefusal::kRate);
   EXPECT_EQ(gate.Admit("a", milliseconds(7101)), std::nullopt);
+  gate.Release("a");
+  gate.Punish("a", seconds(8));
+  gate.Release("b");
+  gate.Forget(seconds(9));
+  EXPECT_EQ(gate.addresses(), 1u);
+  gate.Forget(seconds(20));
+  EXPECT_EQ(gate.addresses(), 0u);
 }
 
 TEST(ConnectionGate, ForgetsAddressesThatAreGoneAndNoOthers) {

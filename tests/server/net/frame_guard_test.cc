@@ -93,6 +93,17 @@ TEST(FrameGuard, ResetsAndControlsFillAgainWithTime) {
   }
 }
 
+TEST(FrameGuard, LimitsFollowWhatTheServerAllows) {
+  const FrameLimits small = FrameLimits::Of(8192, 64);
+  EXPECT_EQ(small.header_block_bytes, 64u << 10);
+  EXPECT_EQ(small.resets, 256);
+  EXPECT_EQ(small.resets_per_second, 64);
+  const FrameLimits large = FrameLimits::Of(1 << 20, 1024);
+  EXPECT_EQ(large.header_block_bytes, 2u << 20);
+  EXPECT_EQ(large.resets, 4096);
+  EXPECT_EQ(large.resets_per_second, 1024);
+}
+
 TEST(FrameGuard, FramesOfACallsDataAreNotCounted) {
   EXPECT_EQ(Judge(Preface() + Times(100000, Frame(kWindow, 0, "1234") + Frame(kData, 0, ""))),
             std::nullopt);
