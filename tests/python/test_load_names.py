@@ -189,3 +189,16 @@ def test_an_optimizer_without_names_takes_no_source_with_names(fake):
         opt.load_export(source)
     opt.load_export(positions_only(source))  # The script says: by position.
     assert list(arrived(opt).values()) == [1, 2, 3]
+
+
+def test_one_name_of_a_position_does_not_hide_a_name_that_contradicts(fake):
+    source = torch_source((NAMES, {}))
+    names = {**dict(enumerate(NAMES)), 2: "g0.p2"}  # as an export of partly named ones has them
+    source = {**positions_only(source), "names": names}
+    module = model()
+    opt = bt.AdamW(list(module.named_parameters())[::-1])
+    with pytest.raises(ballast.BadArgument, match="its '0.weight' meets '2.weight'"):
+        opt.load_export(source)
+    same = bt.AdamW(list(module.named_parameters()), job="same")
+    same.load_export(source)
+    assert arrived(same) == {"0.weight": 1, "1.weight": 2, "2.weight": 3}

@@ -69,6 +69,16 @@ def test_a_name_that_the_environment_has_chosen_is_not_made_up(deleted, monkeypa
     assert deleted[0] == []
 
 
+def test_a_job_that_is_asked_for_by_its_made_up_name_stays(deleted):
+    stepped().close()
+    again = bt.AdamW([("w", torch.nn.Parameter(torch.zeros(3)))], job="job", resume="auto")
+    again.attach()
+    again.close()
+    for _ in range(9):
+        stepped().close()
+    assert deleted[0] == ["job.2"]
+
+
 def test_a_job_that_cannot_be_removed_costs_a_warning(deleted):
     deleted[1].append(ballast.NotPermitted("a viewer may not"))
     with pytest.warns(UserWarning, match="stays on the servers: a viewer may not"):

@@ -6,12 +6,15 @@ thread.
 
 from __future__ import annotations
 
+import dataclasses
+
 from ballast import control, job_name
 from ballast.config import JobConfig
 from ballast.errors import BallastError, warn
 from ballast.pauses import say
 
 KEPT = 8  # of the closed jobs of a process that have made-up names
+PATIENCE_S = 5.0  # for servers of an old job, which may be gone
 
 _closed: list[JobConfig] = []  # the oldest first
 _told = False
@@ -36,6 +39,8 @@ def note(config: JobConfig) -> None:
     jobs with names that no script knows.
     """
     global _told
+    if config.resume != "never":  # A script that knows a made-up name may ask for it again.
+        _closed[:] = [one for one in _closed if one.job != config.job]
     unknown = config.resume == "never" and job_name.is_made_up(config.job)
     if not unknown or config.rank != 0 or any(one.job == config.job for one in _closed):
         return
@@ -47,6 +52,7 @@ def note(config: JobConfig) -> None:
         _told = True
         say(0, f"{oldest.job} is removed: of closed jobs without job=, the newest {KEPT} stay")
     try:
-        delete(oldest)
+        patience = min(PATIENCE_S, oldest.reconnect_timeout)
+        delete(dataclasses.replace(oldest, reconnect_timeout=patience))
     except BallastError as error:
         warn(f"a closed job stays on the servers: {error.message}")

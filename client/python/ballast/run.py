@@ -144,7 +144,7 @@ class _Run:
                 give_up = min(give_up, time.monotonic() + FAILURE_GRACE_S)
             # Without its servers no trainer can continue.
             going_on = first_failed is None and dead_server is None and in_vain is None
-            # Before the look at failures: a trainer that ends behind it is for the next turn.
+            # Before the look at failures: a trainer that ends after it is for the next turn.
             over = self._all_ended(going_on)
             if going_on and (first_failed := self._trainer_restarts.poll()) is not None:
                 self._say(

@@ -1,6 +1,6 @@
 """State servers that run already, which BALLAST_ENDPOINTS names.
 
-Comes from: ballast.run with --hostfile. In place of launcher.servers; nothing here starts, watches
+Comes from: ballast.run. In place of launcher.servers; nothing here starts, watches
 or ends them.
 """
 

@@ -40,9 +40,12 @@ def match(
     state = source["state"]
     if not isinstance(state, Mapping) or not all(isinstance(s, Mapping) for s in state.values()):
         raise BadArgument("load_export(): \"state\" must be a dict of dicts, one per parameter")
-    names = _names(source, saved)
+    said = _said_names(source, saved)
+    names = _names(source, said)
     if names is None:
-        pairs = _pairs(state, _positioned(saved, param_groups), {})
+        by_index = _positioned(saved, param_groups)
+        _refuse_contradiction(said, by_index, param_groups, naming)
+        pairs = _pairs(state, by_index, {})
         groups = [(g, _values(group)) for g, group in enumerate(saved)]
         return pairs, groups + [(-1, {})] * (len(param_groups) - len(saved))
     ours = _ours(param_groups, naming)
@@ -80,8 +83,8 @@ def _checked_groups(saved: Any) -> list[Mapping[str, Any]]:
     return saved
 
 
-def _names(source: Mapping[str, Any], saved: list[Mapping[str, Any]]) -> dict[Any, str] | None:
-    # Saved index -> name. None when the source knows none, or only what positions are called.
+def _said_names(source: Mapping[str, Any], saved: list[Mapping[str, Any]]) -> dict[Any, str]:
+    # Saved index -> name, of those that the source names.
     said = source.get("names")
     if said is not None and not isinstance(said, Mapping):
         raise BadArgument("load_export(): \"names\" must be a dict of names by index")
@@ -92,6 +95,11 @@ def _names(source: Mapping[str, Any], saved: list[Mapping[str, Any]]) -> dict[An
             (index, name) for index, name in zip(group["params"], given) if isinstance(name, str)
         )
     names.update(said or {})
+    return names
+
+
+def _names(source: Mapping[str, Any], names: dict[Any, str]) -> dict[Any, str] | None:
+    # The names of all. None when the source knows none, or calls some by their position.
     if not names or any(_NAME_OF_POSITION.fullmatch(str(name)) for name in names.values()):
         return None
     unnamed = [index for index in source["state"] if index not in names]
@@ -101,6 +109,28 @@ def _names(source: Mapping[str, Any], saved: list[Mapping[str, Any]]) -> dict[An
             "which has state; give names of all, or of none"
         )
     return names
+
+
+def _refuse_contradiction(
+    said: Mapping[Any, str], by_index: dict[Any, torch.Tensor], ours: list[Group], naming: Naming
+) -> None:
+    # By position, but some parameters have names in the source: these must be theirs here, too.
+    here = {
+        id(parameter): naming.of(group, g, i)
+        for g, group in enumerate(ours)
+        for i, parameter in enumerate(group["params"])
+    }
+    for index, parameter in by_index.items():
+        theirs = said.get(index)
+        name, aliases, named = here[id(parameter)]
+        known = theirs is not None and not _NAME_OF_POSITION.fullmatch(theirs)
+        if known and named and theirs not in (name, *aliases):
+            raise BadArgument(
+                f"load_export(): the source names only some of its parameters, so that they are "
+                f"matched by position, and there its {theirs!r} meets {name!r} of this optimizer; "
+                "give names of all, or build the optimizer over the same parameters in the same "
+                "order"
+            )
 
 
 def _ours(param_groups: list[Group], naming: Naming) -> dict[str, torch.Tensor]:

@@ -160,7 +160,7 @@ class Rounds:
         """Makes `state` the service's: one round per plane; the last brings the step counts, and
         the position of the schedule where the state has one.
 
-        fingerprint: of the state. A process in the seat of one that was cut off continues behind
+        fingerprint: of the state. A process in the seat of one that was cut off continues after
         the planes of that one, as the other trainers do.
         """
         entries, session = self._membership.entries, self._membership.session
