@@ -40,6 +40,7 @@ std::vector<std::string> ClientVariables() {
           "BALLAST_ENDPOINTS",
           "BALLAST_FAILPOINTS",
           "BALLAST_JOB",
+          "BALLAST_JOB_MADE_UP",
           "BALLAST_KERNEL_BENCH",
           "BALLAST_LAST_WORDS",
           "BALLAST_MIN_WORLD_SIZE",

@@ -11,7 +11,7 @@ import pytest
         (["tune"], "tune takes nvme --path DIR...;"),
         (["tune", "hdd"], 'tune takes nvme --path DIR..., not "hdd"'),
         (["tunes"], "unknown command tunes (did you mean tune?)"),
-        (["jobs", "shw"], 'jobs takes list, show NAME, delete NAME, not "shw"'),
+        (["jobs", "shw"], 'jobs takes list, show NAME, delete NAME, retry NAME, not "shw"'),
         (["jobs", "show"], "jobs show takes NAME; see ballastctl jobs show --help"),
         (["jobs", "list", "one"], 'jobs list takes no "one"'),
         (["jobs", "list", "--force"], "jobs list takes no --force"),

@@ -291,7 +291,7 @@ def test_a_completion_script_sources_in_its_shell(ctl, shell, tmp_path):
     ("line", "offered"),
     [
         ("ballastctl snap", ["snapshot"]),
-        ("ballastctl jobs ", ["list", "show", "delete"]),
+        ("ballastctl jobs ", ["list", "show", "delete", "retry"]),
         ("ballastctl jobs delete --f", ["--force"]),
         ("ballastctl status --w", ["--watch"]),
         ("ballastctl status -o ", ["table", "json", "yaml"]),

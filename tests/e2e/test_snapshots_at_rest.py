@@ -155,5 +155,5 @@ def test_a_job_that_rests_before_its_first_round_has_no_snapshot(start_cluster, 
     run = Run(cluster, job, 1, resume="auto")
     run.close()
     said = snapshots(cluster, "create", job, "one", fails=True).stderr
-    assert "has not finished a round yet" in said
+    assert "rests and has not finished a round" in said
     assert listed(cluster) == []

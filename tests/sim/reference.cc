@@ -75,6 +75,7 @@ Reference::Reference(const Swarm* swarm, const server::JobPlan* plan, const Layo
     first.extents.push_back(std::move(state));
     first.weights.push_back(std::move(wire));
   }
+  before_first_.policy = first.policy;
   versions_.push_back(std::move(first));
 }
 
@@ -196,6 +197,7 @@ const std::vector<uint64_t>& Reference::TensorSteps(uint64_t version) {
   return At(version).tensor_step;
 }
 const Decision& Reference::DecisionOf(uint64_t round) {
+  if (round == 0) return before_first_;
   At(round + 1);
   return At(round).decision;
 }

@@ -48,7 +48,8 @@ class Reference {
   const ExtentState& State(uint64_t version, uint32_t extent);
   // Per tensor, before round `version`.
   const std::vector<uint64_t>& TensorSteps(uint64_t version);
-  // The decision of `round`, and the sum of squares that its votes give for an extent.
+  // The decision of `round`, 0: what a job begins with; and the sum of squares that its votes give
+  // for an extent.
   const Decision& DecisionOf(uint64_t round);
   double SumOfSquares(uint64_t round, uint32_t extent);
 
@@ -94,6 +95,7 @@ class Reference {
   const Layout* const layout_;
   std::vector<server::EpochRecord> epochs_;
   std::vector<Version> versions_;  // [0] is version 1
+  Decision before_first_;          // of a round 0 that has stepped nothing
 };
 
 }  // namespace ballast::sim

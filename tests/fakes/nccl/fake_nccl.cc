@@ -155,6 +155,9 @@ void Look(Comm* comm) {
   // What all have given before one of them went away still comes to its end.
   if (comm->result != nccl::kInProgress || !fake_nccl::ThePlan().notice) return;
   if (!comm->segment->OneIsGone()) return;
+  // It may have given the last that was missing, and gone, since this rank looked.
+  if (comm->here && comm->under_way.load()) GoOn(comm);
+  if (comm->result != nccl::kInProgress) return;
   last_error = "a peer has closed its connection";
   comm->result = nccl::kRemoteError;
 }

@@ -161,7 +161,8 @@ class FlagsTest(unittest.TestCase):
             names.update(re.findall(r"\bBALLAST_[A-Z_]*[A-Z]\b", path.read_text()))
         # A number, macros, and settings of the server itself.
         names -= {"BALLAST_TIME_SCALE", "BALLAST_VERSION", "BALLAST_RETURN_IF_ERROR",
-                  "BALLAST_STORAGE_MEMORY_BUDGET", "BALLAST_LISTEN_INSECURE_NETWORK"}
+                  "BALLAST_STORAGE_MEMORY_BUDGET", "BALLAST_LISTEN_INSECURE_NETWORK",
+                  "BALLAST_LIMITS_MAX_JOBS"}
         self.assertLessEqual({"BALLAST_ENDPOINTS", "BALLAST_SLOT", "BALLAST_ADMIN"}, names)
         code, out, err = run(BALLASTD, "--print-config", **dict.fromkeys(names, "x"))
         self.assertEqual((code, err), (0, ""))

@@ -551,7 +551,7 @@ TEST(RestingStateTest, AJobThatHasNotFinishedARoundHasNone) {
   job.cluster().Shut(0);
   const absl::Status status = job.AtRest(0).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("has not finished a round yet"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("has not finished a round; take"));
 }
 
 }  // namespace
