@@ -1,6 +1,5 @@
 """Other threads than the one that trains: calls wait for its rounds, and its rounds for calls."""
 
-import os
 import threading
 
 import pytest
@@ -124,21 +123,3 @@ def test_who_calls_in_a_loop_lets_others_in():
             order.append("again")
         thread.join(30)
         assert order == ["first", "other", "again"]
-
-
-def test_a_forked_process_does_not_wait_for_a_thread_that_it_does_not_have(fake):
-    opt = stepped()
-    done = []
-
-    def fork():
-        child = os.fork()
-        if child == 0:
-            with opt._turn:
-                os._exit(7)
-        done.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-
-    with opt._turn:
-        thread = threading.Thread(target=fork)
-        thread.start()
-        thread.join(30)
-    assert done == [7]

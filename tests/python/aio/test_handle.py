@@ -113,11 +113,6 @@ def test_deepspeeds_names_lead_here_or_say_what_to_use():
         _ = ballast.ops.lion
     with pytest.raises(AttributeError, match="no 'sparse_attention': .*bt.AdamW"):
         _ = deepspeed.ops.sparse_attention
-    with pytest.raises(ImportError, match="CPUAdamBuilder"):
-        from ballast.ops.op_builder import CPUAdamBuilder  # noqa: F401
-    builder = deepspeed.ops.op_builder
-    with pytest.raises(AttributeError, match="no 'CPUAdamBuilder': AsyncIOBuilder"):
-        _ = builder.CPUAdamBuilder
 
 
 def test_a_read_past_the_end_changes_nothing(handle, folder):
