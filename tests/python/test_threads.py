@@ -1,5 +1,7 @@
 """Other threads than the one that trains: calls wait for its rounds, and its rounds for calls."""
 
+import os
+import signal
 import threading
 
 import pytest
@@ -123,3 +125,34 @@ def test_who_calls_in_a_loop_lets_others_in():
             order.append("again")
         thread.join(30)
         assert order == ["first", "other", "again"]
+
+
+def test_a_forked_process_does_not_wait_for_a_thread_that_it_does_not_have(fake):
+    opt = stepped()
+    held, over = threading.Event(), threading.Event()
+
+    def hold():
+        with opt._turn:
+            held.set()
+            over.wait(60)
+
+    # Forked from the main thread: a child frees what other threads had, and what torch keeps for
+    # a thread that used DTensors is a process group, whose end would wait in a child for ever.
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert held.wait(30)
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(30)
+        try:
+            opt.step()
+        except ballast.Closed:
+            os._exit(0)
+        finally:
+            os._exit(1)
+    ended = os.waitpid(child, 0)[1]
+    over.set()
+    holder.join()
+    assert ended == 0
+
