@@ -16,44 +16,14 @@ from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
 __all__ = [
-    "BallastError",
-    "AttachTimeout",
-    "BadArgument",
-    "BadHyperparam",
-    "BadSpec",
-    "Closed",
-    "GradientMismatch",
-    "HyperparamMismatch",
-    "InitMismatch",
-    "JobFailed",
-    "JobFinished",
-    "LayoutMismatch",
-    "LossScaleMismatch",
-    "NameInUse",
-    "NoIdentity",
-    "NotPermitted",
-    "NonfiniteGradient",
-    "OverBudget",
-    "OverQuota",
-    "ProtocolMismatch",
-    "Replaced",
-    "ServerLost",
-    "ServerRemoved",
-    "Recovering",
-    "RendezvousEnded",
-    "ShuttingDown",
-    "StateLost",
-    "StorageFailed",
-    "SlotTaken",
-    "SpecMismatch",
-    "TrainerLeft",
-    "TrainerLost",
-    "UnknownJob",
-    "Unreachable",
-    "Unsupported",
-    "VoteMismatch",
-    "WeightsEdited",
-]
+    "BallastError", "AttachTimeout", "BadArgument", "BadHyperparam", "BadSpec", "Closed",
+    "GradientMismatch", "HyperparamMismatch", "InitMismatch", "JobFailed", "JobFinished",
+    "LayoutMismatch", "LossScaleMismatch", "NameInUse", "NoIdentity", "NotPermitted",
+    "NonfiniteGradient", "OverBudget", "OverQuota", "ProtocolMismatch", "Replaced",
+    "ServerLost", "ServerRemoved", "Recovering", "RendezvousEnded", "ShuttingDown", "StateLost",
+    "StorageFailed", "SlotTaken", "SpecMismatch", "TrainerLeft", "TrainerLost", "UnknownJob",
+    "Unreachable", "Unsupported", "VoteMismatch", "WeightsEdited",
+]  # fmt: skip
 
 
 class BallastError(RuntimeError):
@@ -90,6 +60,11 @@ class BallastError(RuntimeError):
 
     def __str__(self) -> str:
         return f"{self.message} [{self.reason}]"
+
+    def followed_by(self, text: str) -> Any:
+        """The same error, whose text has `text` after it."""
+        rebuild, (kind, message, fields) = self.__reduce__()
+        return rebuild(kind, f"{message}. {text}", fields)
 
     def __reduce__(self):
         # The default would call the class without its keywords and lose all fields.

@@ -103,9 +103,7 @@ def explained() -> Iterator[None]:
     try:
         yield
     except InitMismatch as error:
-        fields = ("code", "reason", "job", "round", "slot", "server")
-        said = {key: getattr(error, key) for key in fields}
-        raise InitMismatch(f"{error.message}. {_OWN_ROWS}", **said) from None
+        raise error.followed_by(_OWN_ROWS) from None
 
 
 def _alone(entries: Sequence[Entry], config: JobConfig) -> bool:

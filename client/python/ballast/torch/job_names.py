@@ -92,10 +92,8 @@ def _beginning(path: str) -> str:
 
 
 def _explained(refused: SpecMismatch) -> SpecMismatch:
-    fields = ("code", "reason", "job", "round", "slot", "server")
-    return SpecMismatch(
-        f'{refused.message}. The names differ by the prefix of a wrapper ("_orig_mod." of '
-        'torch.compile, "module." of DDP): pass named_parameters() of the model without it, or '
-        "wrap the model on all trainers as it was when the job began",
-        **{key: getattr(refused, key) for key in fields},
+    return refused.followed_by(
+        'The names differ by the prefix of a wrapper ("_orig_mod." of torch.compile, "module." of '
+        "DDP): pass named_parameters() of the model without it, or wrap the model on all trainers "
+        "as it was when the job began"
     )

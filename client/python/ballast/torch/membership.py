@@ -342,13 +342,10 @@ def _with_fewer_jobs(error: OverBudget, jobs: int) -> OverBudget:
     """`error` with what is to be used in place of many optimizers, where this process has many."""
     if jobs < MANY_JOBS:
         return error
-    fields = ("code", "reason", "job", "round", "slot", "server")
-    return OverBudget(
-        f"{error.message}. This process is in {jobs} jobs, one for each of its optimizers. One "
-        "optimizer of all parameters is one job: give it model.named_parameters(), or groups with "
-        "rates of their own, and call its step() once after backward() in place of one per "
-        "parameter in hooks",
-        **{key: getattr(error, key) for key in fields},
+    return error.followed_by(
+        f"This process is in {jobs} jobs, one for each of its optimizers. One optimizer of all "
+        "parameters is one job: give it model.named_parameters(), or groups with rates of their "
+        "own, and call its step() once after backward() in place of one per parameter in hooks"
     )
 
 
