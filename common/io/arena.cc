@@ -13,6 +13,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/round_up.h"
 #include "common/base/status_macros.h"
 #include "common/base/sync.h"
 #include "common/base/units.h"
@@ -21,10 +22,6 @@ namespace ballast {
 namespace {
 
 constexpr size_t kBufferAlignmentBytes = 64;
-
-size_t RoundUp(size_t bytes, size_t alignment) {
-  return (bytes + alignment - 1) / alignment * alignment;
-}
 
 absl::Status Refused(size_t bytes, const char* why) {
   return absl::ResourceExhaustedError(

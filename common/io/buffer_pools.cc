@@ -5,18 +5,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/round_up.h"
 #include "common/base/status_macros.h"
 
 namespace ballast {
-namespace {
-
-size_t UpTo(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
-
-}  // namespace
 
 size_t BufferPools::ClassOf(size_t bytes, size_t most, size_t unit) {
   const size_t step = std::max(unit, std::bit_floor(bytes) / 8);
-  return std::min(UpTo(bytes, step), UpTo(most, unit));
+  return std::min(RoundUp(bytes, step), RoundUp(most, unit));
 }
 
 absl::StatusOr<BufferPool*> BufferPools::Find(size_t bytes) {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
+#include "common/base/round_up.h"
 #include "common/base/status_macros.h"
 #include "server/durability/borrowed_images.h"
 #include "server/durability/storage_meter.h"
@@ -22,8 +23,6 @@ constexpr uint64_t kSegmentsAimedAt = 200;
 // Room for a round's PREPARE and decision beside its gradients, at least.
 constexpr uint64_t kRecordBytesMin = uint64_t{256} << 10;
 constexpr char kImagesName[] = "slots";
-
-uint64_t RoundUp(uint64_t bytes, uint64_t to) { return (bytes + to - 1) / to * to; }
 
 absl::Status TooLittleRoom(const std::string& directory, uint64_t needed, uint64_t free) {
   return ReasonedError(absl::StatusCode::kResourceExhausted, Reason::kOverBudget,

@@ -8,6 +8,7 @@
 
 #include "common/base/check.h"
 #include "common/base/mutant.h"
+#include "common/base/round_up.h"
 #include "common/base/status_macros.h"
 #include "common/io/arena.h"
 #include "common/io/file.h"
@@ -109,9 +110,8 @@ TileView TileAt(float* state, uint32_t elements, const StateShape& shape, uint32
 }
 
 uint64_t DramExtentBytes(uint32_t elements, const StateShape& shape) {
-  const uint64_t bytes =
-      tier::StateFloats(elements, shape.tile_elements, shape.arrays) * sizeof(float);
-  return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  return RoundUp(tier::StateFloats(elements, shape.tile_elements, shape.arrays) * sizeof(float),
+                 kPageBytes);
 }
 
 std::unique_ptr<Tier> MakeDramTier(const StateShape& shape) {
