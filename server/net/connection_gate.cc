@@ -61,11 +61,11 @@ void ConnectionGate::Punish(const std::string& address, std::chrono::nanoseconds
 
 void ConnectionGate::Forget(std::chrono::nanoseconds now) {
   for (auto it = addresses_.begin(); it != addresses_.end();) {
-    const double idle_s = std::chrono::duration<double>(now - it->second.seen).count();
-    const auto most = static_cast<double>(limits_.per_second);
-    const bool idle = it->second.open == 0 && now - it->second.seen >= kForgetAfter &&
-                      it->second.allowance + idle_s * most >= most;
-    it = idle ? addresses_.erase(it) : std::next(it);
+    Address& known = it->second;
+    const bool idle = known.open == 0 && now - known.seen >= kForgetAfter;
+    if (idle) Refill(&known, now);
+    const bool whole = known.allowance >= static_cast<double>(limits_.per_second);
+    it = idle && whole ? addresses_.erase(it) : std::next(it);
   }
 }
 

@@ -124,13 +124,14 @@ bool MayRead(SSL* tls, const void* buffer, size_t bytes) {
 
 }  // namespace
 
+void ReadGuards::Begin(const void* owner, Cut cut) {
+  Owners& owners = AllOwners();
+  MutexLock lock(&owners.mu);
+  owners.cuts[owner] = std::move(cut);
+}
+
 void ReadGuards::Guard(int fd, uint64_t identity, bool tls, const FrameLimits& limits,
-                       const void* owner, Cut cut) {
-  {
-    Owners& owners = AllOwners();
-    MutexLock lock(&owners.mu);
-    owners.cuts[owner] = std::move(cut);
-  }
+                       const void* owner) {
   std::atomic<Guarded*>& place = guards[static_cast<size_t>(fd)];
   Guarded* guarded = place.load(std::memory_order_acquire);
   if (guarded == nullptr) guarded = new Guarded;

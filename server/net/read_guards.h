@@ -24,10 +24,12 @@ class ReadGuards {
   // read fails.
   using Cut = std::function<void(int fd, uint64_t identity, ConnectionRefusal why)>;
 
+  // Connections of `owner` call `cut` from now on, until Forget.
+  static void Begin(const void* owner, Cut cut);
   // Guards the connection of `fd` from its next read on, of which nothing has been read.
-  // `identity`: see Sockets::Identity. `cut` is called until Forget(its owner).
+  // `identity`: see Sockets::Identity.
   static void Guard(int fd, uint64_t identity, bool tls, const FrameLimits& limits,
-                    const void* owner, Cut cut);
+                    const void* owner);
   // No connection of `owner` calls its `cut` any more, also not now.
   static void Forget(const void* owner);
 };

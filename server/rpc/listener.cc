@@ -36,7 +36,12 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Bind(const ListenerOptions& 
 
 Listener::~Listener() { Stop(); }
 
-void Listener::Start() { loop_->Start(); }
+void Listener::Start() {
+  ReadGuards::Begin(this, [loop = loop_.get()](int fd, uint64_t identity, ConnectionRefusal why) {
+    loop->Cut(fd, identity, why);
+  });
+  loop_->Start();
+}
 
 void Listener::Stop() {
   if (sockets_ == nullptr) return;
@@ -46,10 +51,7 @@ void Listener::Stop() {
 }
 
 void Listener::Serve(int fd) {
-  ReadGuards::Guard(fd, sockets_->Identity(fd), tls_, frames_, this,
-                    [this](int cut_fd, uint64_t identity, ConnectionRefusal why) {
-                      loop_->Cut(cut_fd, identity, why);
-                    });
+  ReadGuards::Guard(fd, sockets_->Identity(fd), tls_, frames_, this);
   grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
   connection.fd = fd;
   acceptor_->HandleNewConnection(&connection);
