@@ -11,8 +11,8 @@
 
 namespace ballast::client {
 
-// Also sees to it that no socket gets the number of a standard descriptor that is closed. Error:
-// INVALID_ARGUMENT BAD_ARGUMENT, with the file or the variable and what is wrong.
+// Also opens /dev/null for each standard descriptor that is closed, so that no socket gets its
+// number. Error: INVALID_ARGUMENT BAD_ARGUMENT, which names the file or variable and its fault.
 absl::StatusOr<std::shared_ptr<ChannelFactory>> OpenSecurity(const Security& security);
 
 }  // namespace ballast::client

@@ -84,8 +84,8 @@ def resolve(
     BALLAST_ATTACH_TIMEOUT, BALLAST_RECONNECT_TIMEOUT, BALLAST_TIME_SCALE, ballast.security's;
     torchrun's WORLD_SIZE, RANK, TORCHELASTIC_RUN_ID.
     max_grad_norm None, 0 and inf all mean: no clipping. max_consecutive_skips None: no limit.
-    Raises BadArgument naming the setting, its source and what is allowed, or the variables of a
-    task of srun or mpirun without WORLD_SIZE, and Unsupported where Accelerate starts DeepSpeed.
+    BadArgument names the setting, its source and the values it may have, or the variables of a task
+    of srun or mpirun that has no WORLD_SIZE. Unsupported: Accelerate starts DeepSpeed.
     """
     job_options.refuse_unknown(options, "resolve()")
     env = os.environ if environ is None else environ

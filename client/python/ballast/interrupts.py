@@ -63,10 +63,10 @@ def await_attach(operation: Any, pauses: PauseReporter, keep: Any) -> None:
 def finish(
     wait: Callable[[float], Any], pauses: PauseReporter, round: int
 ) -> dict[str, Any] | None:
-    """The report of the round that an interrupt has found waiting, when it ends soon; else None.
+    """The report of the interrupted round, if that ends within FINISH_S seconds; else None.
 
-    A round in which a server or a trainer is away is not waited for. wait, and what it raises: the
-    client's. A second interrupt leaves at once.
+    Does not wait while a server or another trainer is away. wait: of the client, whose errors pass
+    through. A second interrupt ends the wait.
     """
     waited = 0.0
     pauses.tell()
@@ -108,7 +108,7 @@ def end_of(config: JobConfig) -> str:
 class Interruptible:
     """The part of ballast.session.Session that waits for the client.
 
-    config, and the rest of what it uses: as Session has them.
+    Session sets the attributes that are only declared here.
     """
 
     config: JobConfig

@@ -13,8 +13,8 @@ import sys
 def hold() -> None:
     """Opens /dev/null in place of each of the descriptors 0 to 2 that is closed.
 
-    Otherwise the next file or socket would get its number, and what is printed. Child processes
-    have it, too. OSError where /dev/null cannot be opened.
+    Otherwise the next file or socket would get its number, and print() would write into that. Child
+    processes inherit them. OSError where /dev/null cannot be opened.
     """
     for descriptor in range(3):
         try:

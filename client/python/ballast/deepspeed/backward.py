@@ -4,8 +4,7 @@ Comes from: ballast.deepspeed.engine. An engine's outputs have the memory of the
 of their own in the graph. A gradient that comes into one of them is divided by the accumulation,
 unless the pass began in engine.backward(), whose loss was divided. What one output contributes to
 another, such as logits to a loss, is not divided twice, since that path does not go through these
-nodes. Thread safety: passes of several threads are told apart; an engine is used by one thread at
-a time.
+nodes. Thread safety: several threads may run passes; one thread at a time uses an engine.
 """
 
 from __future__ import annotations
@@ -175,7 +174,7 @@ def _each(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
 class Guard:
     """Refuses passes without the loss scale that bring gradients to the parameters of an engine.
 
-    unscaled: whether there was one since the last clear(); its gradients are there.
+    unscaled: whether such a pass has left gradients since the last clear().
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """A method of Accelerate's that does more for some optimizers, while there are any.
 
-Trainer, and what is derived from it, gives no other place between the loss and backward(), or
-between the gradients and their norm. Comes from: ballast.hf.norms and ballast.hf.scaling. Goes to:
+Trainer and its subclasses offer no other place between the loss and backward(), or between the
+gradients and their norm. Comes from: ballast.hf.norms and ballast.hf.scaling. Goes to:
 the class accelerate.Accelerator. Thread safety: used by Trainer's thread.
 """
 
@@ -19,7 +19,7 @@ _REAL = "_ballast_real"  # of the function that is in the place of Accelerate's
 
 
 class Replaced:
-    """A method of accelerate.Accelerator, and the optimizers for which another one is there."""
+    """A method of accelerate.Accelerator, replaced while one of its optimizers needs it."""
 
     def __init__(self, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         """make: Accelerate's own function to the one in its place."""

@@ -87,7 +87,7 @@ class _Writer:
         return max(0.0, self._since + UNFINISHED_S - time.monotonic())
 
     def take(self, chunk: bytes) -> None:
-        """Writes what `chunk` finishes, and what it draws of a bar."""
+        """Writes the lines that end in `chunk`, and the progress bar that it draws."""
         with _lock:
             drawn = [self._after(piece) for piece in _PIECES.findall(chunk)]
             self._write(b"".join(drawn) + self._of_bar())
@@ -132,7 +132,7 @@ class _Writer:
         return drawn
 
     def _drawn(self) -> bytes:
-        """What puts the present line on the screen, as far as it is there."""
+        """The bytes that bring the screen from the line it shows to the present one."""
         screen, last = self._screen, self._screen.writer
         if last is self and self._shown.startswith(self._text):
             out = b""

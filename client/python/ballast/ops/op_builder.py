@@ -135,6 +135,6 @@ __compatible_ops__ = {name: builder.is_compatible() for name, builder in ALL_OPS
 
 def __getattr__(name: str) -> Any:
     raise AttributeError(
-        f"ballast.ops.op_builder has no {name!r}: {', '.join(__all__[:2])} are there, and a "
-        "builder of DeepSpeed's of each optimizer; see ballast.torch"
+        f"ballast.ops.op_builder has no {name!r}. It has {', '.join(__all__[:2])}, and DeepSpeed's "
+        "builders of optimizers; see ballast.torch"
     )
