@@ -11,6 +11,7 @@
 #include "ballast/v1/admin.pb.h"
 #include "common/base/inert.h"
 #include "common/base/names.h"
+#include "server/rpc/status_problems.h"
 #include "server/rpc/status_text.h"
 #include "tools/cluster_view.h"
 #include "tools/command.h"
@@ -20,6 +21,7 @@ namespace ballast::tools {
 namespace {
 
 using server::JsonText;
+using server::ProblemsOf;
 using server::Row;
 using server::Seconds;
 using server::TextTable;

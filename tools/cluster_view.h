@@ -27,11 +27,6 @@ ClusterView AskCluster(const Options& options, const v1::StatusRequest& request)
 // One line on stderr for each silent server. Returns the exit code: 0 when there is none.
 int SayWhoIsSilent(const ClusterView& view, const Options& options);
 
-// What is wrong with a server, a sentence each; empty: nothing. Its disks count, which are full
-// where less than 1 % or 8 MiB is free, and its share of jobs that run, with trainers that are
-// lost.
-std::vector<std::string> ProblemsOf(const v1::StatusReply& server);
-
 // A trainer of a job as all servers together see it: the worst of its states, and what it owes.
 struct TrainerView {
   uint32_t slot = 0;

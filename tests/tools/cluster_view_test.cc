@@ -3,10 +3,12 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/rpc/status_problems.h"
 
 namespace ballast::tools {
 namespace {
 
+using server::ProblemsOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
