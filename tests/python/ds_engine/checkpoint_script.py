@@ -26,7 +26,7 @@ def schedule(optimizer):
     return torch.optim.lr_scheduler.MultiStepLR(optimizer, [3, 5], gamma=0.5)
 
 
-def engine(more=None):
+def engine(more=None, schedule=schedule):
     return deepspeed.initialize(
         model=module(),
         lr_scheduler=schedule,

@@ -90,6 +90,58 @@ def test_a_running_engine_loads_again_and_leaves_one_job_behind(
     engine.destroy()
 
 
+def begun(monkeypatch, short):
+    """An engine in a job of its own; short: in bf16. The service moves its schedule."""
+    params = {"warmup_max_lr": 0.02, "warmup_num_steps": 9, "warmup_type": "linear"}
+    more = {"bf16": {"enabled": short}, "scheduler": {"type": "WarmupLR", "params": params}}
+    monkeypatch.setenv("BALLAST_JOB", fresh_job("part"))
+    return checkpoint_script.engine(more, schedule=None)
+
+
+def rates_of(engine, numbers):
+    """Trains on these batches; the rates with which it did."""
+    used = []
+    for i in numbers:
+        batch = checkpoint_script.batch(0, i).to(next(engine.parameters()).dtype)
+        used += engine.get_lr()
+        engine.backward(engine(batch).square().mean())
+        engine.step()
+    return used
+
+
+@pytest.mark.parametrize("short", [False, True])
+def test_loaded_weights_are_the_masters_and_moments_and_schedule_are_as_asked(
+    tmp_path, shared_servers, monkeypatch, short
+):
+    monkeypatch.setenv("BALLAST_ENDPOINTS", ",".join(shared_servers(2)))
+    first = begun(monkeypatch, short)
+    rates = rates_of(first, range(4)) + first.get_lr()
+    first.save_checkpoint(tmp_path)
+    weights = [p.detach().clone() for p in first.module.parameters()]
+    first.destroy()
+    for position, asked in (
+        (2, {"load_module_only": True}),
+        (2, {"load_optimizer_states": False, "load_lr_scheduler_states": False}),
+        (4, {"load_optimizer_states": False}),
+    ):
+        engine = begun(monkeypatch, short)
+        rates_of(engine, range(20, 22))
+        before = engine.optimizer.export_state()["state"]
+        engine.load_checkpoint(tmp_path, **asked)
+        assert all(map(torch.equal, engine.module.parameters(), weights))
+        for i, now in engine.optimizer.export_state()["state"].items():
+            assert torch.equal(now["master"], weights[i].float())
+            for key in ("exp_avg", "exp_avg_sq", "step"):
+                assert torch.equal(now[key], before[i][key]), key
+        assert engine.get_lr() == [rates[position]]
+        engine.destroy()
+    # The moments come along, and the schedule stays where the new engine's stands.
+    engine = begun(monkeypatch, short)
+    engine.load_checkpoint(tmp_path, load_lr_scheduler_states=False)
+    assert engine.optimizer.opt_step == 4 and rates_of(engine, range(5)) == rates
+    engine.destroy()
+
+
 def test_an_engine_continues_from_a_universal_checkpoint_of_the_servers(
     tmp_path, shared_servers, monkeypatch
 ):

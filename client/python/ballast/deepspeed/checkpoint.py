@@ -1,26 +1,28 @@
-"""save_checkpoint() and load_checkpoint(): a snapshot on the servers, and a small directory.
+"""save_checkpoint() and load_checkpoint(): a snapshot on the servers, and a directory.
 
 Comes from: ballast.deepspeed.engine. Goes to: ballast.deepspeed.folder, ballast.rejoin. The
-snapshot has masters, state arrays and step counts. The directory has what the servers lack: buffers
-and frozen parameters of the module, hyper-parameters, the schedule, counters, the script's values.
+snapshot has masters, state arrays and step counts. The directory has the module, hyper-parameters,
+the schedule, counters, the script's values; ballast.deepspeed.module_load takes the module alone.
 Thread safety: as the engine.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ballast import rejoin
 from ballast.deepspeed import folder
-from ballast.ds_checkpoint.safetensors_file import DTYPES, write_safetensors
+from ballast.deepspeed.schedule import ServiceSchedule
 from ballast.deepspeed.submodules import advise
+from ballast.ds_checkpoint.safetensors_file import DTYPES, write_safetensors
 from ballast.ds_checkpoint.universal import LATEST as UNIVERSAL
-from ballast.errors import BadArgument, BallastError, NameInUse, warn
+from ballast.errors import BadArgument, BallastError, NameInUse, Unsupported, warn
 from ballast.plain_values import Packer, unpack
 from ballast.torch.service_optimizer import ServiceOptimizer
 
@@ -31,8 +33,19 @@ if TYPE_CHECKING:
 __path__: list[str] = []
 __getattr__ = advise("checkpoint")
 
-_COUNTERS = ("micro_steps", "global_steps", "global_samples", "skipped_steps")
+COUNTERS = ("micro_steps", "global_steps", "global_samples", "skipped_steps")
 _NO_HYPER = ("params", "param_names")
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """What load_checkpoint() is asked for, by the names of its arguments."""
+
+    load_module_strict: bool
+    load_optimizer_states: bool
+    load_lr_scheduler_states: bool
+    load_module_only: bool
+    custom_load_fn: Callable[..., Any] | None
 
 
 def save(
@@ -48,60 +61,85 @@ def save(
     if not isinstance(client_state, Mapping):
         raise BadArgument(f"client_state is a {type(client_state).__name__}, not a dict")
     name = folder.check_tag(f"global_step{engine.global_steps}" if tag is None else tag)
-    optimizer = engine.trained("save_checkpoint")
-    optimizer.attach()
-    if optimizer.round == 0:  # The servers keep what a round has made durable: this is one.
-        optimizer.upload_weights()
+    optimizer = engine.optimizer
+    if optimizer is not None:
+        optimizer.attach()
+        if optimizer.round == 0:  # The servers keep what a round has made durable: this is one.
+            optimizer.upload_weights()
     packer = Packer()
+    beside, weights = _tensors(engine, exclude_frozen)
     values = {
-        "counters": {key: getattr(engine, key) for key in _COUNTERS},
+        "counters": {key: getattr(engine, key) for key in COUNTERS},
         "data": getattr(engine.training_dataloader, "position", 0),
         "epoch": getattr(engine.training_dataloader, "epoch", 0),
-        "groups": packer.pack([_hyper(g) for g in optimizer.param_groups], "param_groups"),
+        "groups": packer.pack([_hyper(g) for g in engine._groups()], "param_groups"),
         "lr_scheduler": _schedule(engine.lr_scheduler, packer),
-        "module": packer.pack(_beside(engine.module, optimizer, exclude_frozen), "module"),
+        "module": packer.pack(beside, "module"),
         "client_state": packer.pack(dict(client_state), "client_state"),
     }
-    if optimizer.rank != 0:
+    if engine.global_rank != 0:
         return
     with contextlib.suppress(OSError):
         os.unlink(os.path.join(save_dir, folder.LOADING))
-    values["job"], values["round"] = optimizer.job, optimizer.round
-    values["world_size"] = optimizer.world_size
-    values["snapshot"] = _snapshot(optimizer, name)
-    before = folder.write(save_dir, name, values, packer.tensors)
+    values.update(_of_job(optimizer, name))
+    before = folder.write(save_dir, name, values, packer.tensors, weights)
     if save_latest:
         folder.write_latest(save_dir, name)
-    _remove_replaced(optimizer, before, values["snapshot"])
+    if optimizer is not None:
+        _remove_replaced(optimizer, before, values["snapshot"])
 
 
 def load(
-    engine: DeepSpeedEngine, load_dir: str, tag: Any, strict: bool, schedule: bool
+    engine: DeepSpeedEngine, load_dir: str, tag: Any, parts: Parts
 ) -> tuple[str | None, Any]:
-    """See DeepSpeedEngine.load_checkpoint(). strict: of the module; schedule: whether it loads."""
-    folder.check_directory(load_dir)
+    """See DeepSpeedEngine.load_checkpoint(); with the optimizer's state."""
+    if parts.custom_load_fn is not None:
+        raise Unsupported(
+            "custom_load_fn needs load_module_only=True or load_optimizer_states=False: with the "
+            "optimizer's state the weights come from the servers"
+        )
     optimizer = engine.trained("load_checkpoint")
-    wanted = None if tag is None else folder.check_tag(tag)
-    if wanted is None and (optimizer.rank == 0 or folder.latest(load_dir) is None):
-        wanted = folder.latest(load_dir)
-        if wanted is None:
-            other = _other_kind(load_dir)
-            warn(f"{load_dir} has no file {folder.LATEST!r}{other}: nothing is loaded")
-            return None, None
+    wanted = tag_of(load_dir, tag)
+    if wanted is None:
+        return None, None
+    strict, position = parts.load_module_strict, _position(engine)
 
     def make() -> rejoin.Fork:
-        assert wanted is not None  # on rank 0
-        values = _read(engine, load_dir, wanted, strict)[0]
+        assert wanted is not None
+        values = _read_all(engine, load_dir, wanted, strict)[0]
         job, snapshot = str(values["job"]), str(values["snapshot"])
         _check_snapshot(optimizer, job, snapshot, os.path.join(load_dir, wanted))
         return rejoin.fork(optimizer, wanted, job, snapshot, values["round"])
 
-    fork = rejoin.agree(optimizer, make, os.path.join(load_dir, folder.LOADING), wanted or "")
-    values, beside, client_state = _read(engine, load_dir, fork.tag, strict)
+    # Without a tag this rank takes rank 0's, whatever DIR/latest has said here.
+    asked = wanted if tag is not None or optimizer.rank == 0 else ""
+    fork = rejoin.agree(optimizer, make, os.path.join(load_dir, folder.LOADING), asked)
+    values, beside, client_state = _read_all(engine, load_dir, fork.tag, strict)
     rejoin.join(optimizer, fork.job)
     engine.commit_place()
-    _apply(engine, values, beside, schedule)
+    _apply(engine, values, beside, parts.load_lr_scheduler_states)
+    if not parts.load_lr_scheduler_states and position != _position(engine):
+        optimizer.load_export(optimizer.export_state(), position)
+        engine.show_rates()
     return os.path.join(load_dir, fork.tag), client_state
+
+
+def _position(engine: DeepSpeedEngine) -> int | None:
+    """Where the service's schedule stands; None without one."""
+    schedule = engine.lr_scheduler
+    return schedule.last_batch_iteration if isinstance(schedule, ServiceSchedule) else None
+
+
+def tag_of(load_dir: str, tag: Any) -> str | None:
+    """The tag to load, that of DIR/latest for None; None, and a warning, without that file."""
+    folder.check_directory(load_dir)
+    if tag is not None:
+        return folder.check_tag(tag)
+    wanted = folder.latest(load_dir)
+    if wanted is None:
+        other = _other_kind(load_dir)
+        warn(f"{load_dir} has no file {folder.LATEST!r}{other}: nothing is loaded")
+    return wanted
 
 
 def _other_kind(load_dir: str) -> str:
@@ -140,19 +178,37 @@ def _schedule(scheduler: Any, packer: Packer) -> Any:
     return packer.pack(scheduler.state_dict(), "lr_scheduler.state_dict()")
 
 
-def _beside(
-    module: torch.nn.Module, optimizer: ServiceOptimizer, exclude_frozen: bool
-) -> dict[str, torch.Tensor]:
-    """Tensors of the module that are not in the job: buffers, and parameters that are frozen."""
-    stepped = {id(p) for group in optimizer.param_groups for p in group["params"]
-               if p.requires_grad}  # fmt: skip
-    state = module.state_dict(keep_vars=True)
+def _tensors(
+    engine: DeepSpeedEngine, exclude_frozen: bool
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """(buffers and frozen parameters of the module, its parameters that are in the job)."""
+    stepped = {id(p) for group in engine._groups() for p in group["params"] if p.requires_grad}
+    beside: dict[str, torch.Tensor] = {}
+    weights: dict[str, torch.Tensor] = {}
+    for name, value in engine.module.state_dict(keep_vars=True).items():
+        if not isinstance(value, torch.Tensor):
+            continue
+        if id(value) in stepped:
+            weights[name] = value.detach()
+        elif not (exclude_frozen and _is_frozen(value)):
+            beside[name] = value
+    return beside, weights
+
+
+def _is_frozen(value: torch.Tensor) -> bool:
+    return isinstance(value, torch.nn.Parameter) and not value.requires_grad
+
+
+def _of_job(optimizer: ServiceOptimizer | None, tag: str) -> dict[str, Any]:
+    """The state on the servers that a checkpoint names, of which a snapshot is taken."""
+    if optimizer is None:
+        return {"job": None, "snapshot": None, "round": 0}
     return {
-        name: value
-        for name, value in state.items()
-        if isinstance(value, torch.Tensor) and id(value) not in stepped
-        and not (exclude_frozen and isinstance(value, torch.nn.Parameter))
-    }  # fmt: skip
+        "job": optimizer.job,
+        "round": optimizer.round,
+        "world_size": optimizer.world_size,
+        "snapshot": _snapshot(optimizer, tag),
+    }
 
 
 def _snapshot(optimizer: ServiceOptimizer, tag: str) -> str:
@@ -171,7 +227,9 @@ def _remove_replaced(
     optimizer: ServiceOptimizer, before: Mapping[str, Any] | None, now: str
 ) -> None:
     """The snapshot of a checkpoint that was written over. Failing costs disk, no state."""
-    if before is None or (before["job"], before["snapshot"]) == (optimizer.job, now):
+    if before is None or before["snapshot"] is None:
+        return
+    if (before["job"], before["snapshot"]) == (optimizer.job, now):
         return
     try:
         rejoin.control_of(optimizer).delete_snapshot(before["job"], before["snapshot"])
@@ -189,25 +247,37 @@ def _check_snapshot(optimizer: ServiceOptimizer, job: str, name: str, path: str)
         )
 
 
-def _read(
+def _read_all(
     engine: DeepSpeedEngine, load_dir: str, tag: str, strict: bool
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor], Any]:
-    """(values, tensors beside the job, client_state), checked against the engine."""
+    """As read(), checked against the engine, for a load with the optimizer's state."""
+    values, beside, client_state = read(load_dir, tag)
+    path = os.path.join(load_dir, tag)
+    if values["snapshot"] is None:
+        raise BadArgument(
+            f"{path} was saved by an engine without an optimizer; load its weights alone, with "
+            "load_optimizer_states=False or load_module_only=True"
+        )
+    _check_groups(engine.optimizer, values["groups"], path)
+    check_module(engine.module, beside, strict, path)
+    return values, beside, client_state
+
+
+def read(load_dir: str, tag: str) -> tuple[dict[str, Any], dict[str, torch.Tensor], Any]:
+    """(values, tensors of the module that are in no job, client_state)."""
     values, tensors = folder.read(load_dir, tag)
     path = os.path.join(load_dir, tag)
     try:
         for key in ("groups", "lr_scheduler", "module"):
             values[key] = unpack(values.get(key), tensors)
         client_state = unpack(values["client_state"], tensors)
-        values["counters"] = {key: int(values["counters"][key]) for key in _COUNTERS}
+        values["counters"] = {key: int(values["counters"][key]) for key in COUNTERS}
         values["round"] = int(values["round"])
         values["data"] = int(values.get("data", 0))
         values["epoch"] = int(values.get("epoch", 0))
         beside = dict(values["module"])
     except (ValueError, TypeError, KeyError) as error:
         raise BadArgument(f"{path} is damaged: {error}") from None
-    _check_groups(engine.optimizer, values["groups"], path)
-    _check_module(engine.module, beside, strict, path)
     return values, beside, client_state
 
 
@@ -221,9 +291,10 @@ def _check_groups(optimizer: ServiceOptimizer, saved: Any, path: str) -> None:
         optimizer._kind.refuse_group({**optimizer.defaults, **group}, here, where)
 
 
-def _check_module(
+def check_module(
     module: torch.nn.Module, beside: Mapping[str, torch.Tensor], strict: bool, path: str
 ) -> None:
+    """BadArgument for tensors of another shape, and with strict for those that it lacks."""
     here = module.state_dict()
     for name, value in beside.items():
         if name not in here:
@@ -240,15 +311,25 @@ def _apply(
     beside: Mapping[str, torch.Tensor],
     schedule: bool,
 ) -> None:
-    here = engine.module.state_dict()
-    for name, value in beside.items():
-        if name in here:
-            here[name].copy_(value)
+    put(engine.module, beside)
     # In place: schedules hold these groups.
     for group, saved in zip(engine.optimizer.param_groups, values["groups"]):
         group.update(saved)
     # A schedule of the service has its rates from the job.
     engine.optimizer._rounds.rates.loaded(engine.optimizer.param_groups)
+    take_place(engine, values, schedule)
+
+
+def put(module: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Values into the module's tensors of these names; others are left out."""
+    here = module.state_dict()
+    for name, value in tensors.items():
+        if name in here:
+            here[name].copy_(value)
+
+
+def take_place(engine: DeepSpeedEngine, values: Mapping[str, Any], schedule: bool) -> None:
+    """The script's schedule, training_data and the counters continue as the checkpoint says."""
     if schedule and engine.lr_scheduler is not None and values["lr_scheduler"] is not None:
         engine.lr_scheduler.load_state_dict(values["lr_scheduler"])
     if engine.training_dataloader is not None:
@@ -259,6 +340,7 @@ def _apply(
 def begin_round(engine: DeepSpeedEngine, counters: Mapping[str, int]) -> None:
     """The counters of a checkpoint. Gradients of before the load belong to other weights."""
     engine.zero_grad()
-    engine.optimizer._accumulation.discard()
+    if engine.optimizer is not None:
+        engine.optimizer._accumulation.discard()
     engine._boundary.restore(**counters)
     engine.show_rates()

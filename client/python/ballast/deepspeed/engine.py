@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ballast.deepspeed import backward, building, checkpoint, universal, utils
+from ballast.deepspeed import backward, building, checkpoint, module_load, universal, utils
 from ballast.deepspeed.boundary import Boundary
 from ballast.deepspeed.getters import Getters
 from ballast.deepspeed.loader import Loader
@@ -23,7 +23,7 @@ from ballast.deepspeed.progress import Progress
 from ballast.deepspeed.schedule import ServiceSchedule
 from ballast.deepspeed.settings import Settings
 from ballast.deepspeed.transfers import Transfers
-from ballast.errors import BadArgument, Unsupported, at_border
+from ballast.errors import BadArgument, at_border
 from ballast.monitor import Monitor, round_events, timer_events
 from ballast.torch.service_optimizer import ServiceOptimizer
 from ballast.user_state import Place
@@ -318,13 +318,14 @@ class DeepSpeedEngine(Getters, torch.nn.Module):
         save_latest: bool = True,
         exclude_frozen_parameters: bool = False,
     ) -> bool:
-        """Keeps the state under a tag, as a snapshot on the servers and a small directory DIR/TAG.
+        """Keeps the state under a tag, as a snapshot on the servers and a directory DIR/TAG.
 
         All trainers call it between rounds, after the same step(); rank 0 writes, and the others
         continue until they need it. tag: global_step<n> by default; a tag that is there is
         replaced. client_state: what load_checkpoint() returns: numbers, text, lists, dicts,
-        tensors; rank 0's counts. save_latest: whether DIR/latest names it, written last. Buffers
-        and, unless excluded, frozen parameters are in the directory. Needs a durable job.
+        tensors; rank 0's counts. save_latest: whether DIR/latest names it, written last. The
+        module is in the directory, but for frozen parameters if excluded. Needs a durable job, or
+        no optimizer; then there is the directory only.
         Returns True. Raises BadArgument, which names the value that cannot be held, and as
         optimizer.snapshot(); then the last checkpoint is as it was.
         """
@@ -350,19 +351,29 @@ class DeepSpeedEngine(Getters, torch.nn.Module):
         All trainers call it, of any number, before the next forward pass. The state becomes a job
         of its own, which begins with the snapshot's bits; jobs that earlier loads have made, and
         that no trainer is in, are deleted, and their snapshots stay. tag: that of DIR/latest by
-        default; without such a file nothing is loaded, and the result is (None, None). With
-        checkpoint.load_universal the directory is a universal checkpoint, the file is
-        DIR/latest_universal, and the state goes into the present job.
+        default; without such a file nothing is loaded, and the result is (None, None).
+        load_optimizer_states=False, and an engine without an optimizer: the module, counters and
+        schedule alone. The present job gets the weights in a round of its own, and keeps its
+        moments, step counts and hyper-parameters. load_module_only: nor counters and schedule.
+        custom_load_fn(src, dst): puts the dict of tensors into the module in these two cases.
+        load_module_strict: whether names that only one side has are refused.
+        With checkpoint.load_universal the directory is a universal checkpoint, the file is
+        DIR/latest_universal, and all of the state goes into the present job.
         Raises BadArgument for a tag that is missing, with those that are there, and for a
-        checkpoint that does not fit; Unsupported for loading parts of the state.
+        checkpoint that does not fit.
         """
-        if load_module_only or not load_optimizer_states or custom_load_fn is not None:
-            raise Unsupported(
-                "load_checkpoint() loads weights and optimizer state together; for weights alone "
-                "call save_16bit_model(dir, 'model.safetensors') and optimizer.load_export(dir)"
-            )
-        load = universal.load if self.load_universal_checkpoint() else checkpoint.load
-        return load(self, load_dir, tag, load_module_strict, load_lr_scheduler_states)
+        parts = checkpoint.Parts(
+            load_module_strict,
+            load_optimizer_states,
+            load_lr_scheduler_states,
+            load_module_only,
+            custom_load_fn,
+        )
+        whole = load_optimizer_states and not load_module_only and self.optimizer is not None
+        load = checkpoint.load if whole else module_load.load
+        if self.load_universal_checkpoint():
+            load = universal.load
+        return load(self, load_dir, tag, parts)
 
     def destroy(self) -> None:
         """This trainer takes no further round; files of monitors are closed."""

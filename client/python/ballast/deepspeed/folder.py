@@ -2,10 +2,10 @@
 
 Comes from: ballast.deepspeed.checkpoint. Goes to: the disk. Thread safety: one process writes.
 
-checkpoint.json names the file of its tensors, and takes its place as a whole, so that a reader sees
-the old checkpoint of that tag or the new one. The tensors are a file of torch.save() that holds a
-dict of plain tensors; it is read with weights_only, so no code in it runs. DIR/loading.json is of
-ballast.rejoin.
+checkpoint.json names the files of its tensors and of its weights, and takes its place as a whole,
+so that a reader sees the old checkpoint of that tag or the new one. Both are files of torch.save()
+that hold a dict of plain tensors; they are read with weights_only, so no code in them runs. The
+weights are read only where a job does not bring them. DIR/loading.json is of ballast.rejoin.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LOADING = "loading.json"
 _NAME = "checkpoint.json"
 # As the servers want names of snapshots.
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
-_TENSORS = re.compile(r"tensors-[0-9a-f]{8}\.pt\Z")
+_TENSORS = re.compile(r"(?:tensors|weights)-[0-9a-f]{8}\.pt\Z")
 _KEYS = ("job", "snapshot", "round", "counters", "groups", "client_state")
 
 
@@ -76,23 +76,29 @@ def write_latest(folder: str, tag: str) -> None:
 
 
 def write(
-    folder: str, tag: str, values: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]
+    folder: str,
+    tag: str,
+    values: Mapping[str, Any],
+    tensors: Mapping[str, torch.Tensor],
+    weights: Mapping[str, torch.Tensor],
 ) -> dict[str, Any] | None:
     """Writes DIR/TAG, and returns the checkpoint of that tag that it replaces, or None.
 
-    values: what JSON takes. Raises StorageFailed when the disk refuses; then the old one is there.
+    values: what JSON takes. weights: by their names in the module. Raises StorageFailed when the
+    disk refuses; then the old one is there.
     """
     place = os.path.join(folder, tag)
     make(place)
     before = None
     with contextlib.suppress(BadArgument):
         before = _values(os.path.join(place, _NAME))
-    name = f"tensors-{secrets.token_hex(4)}.pt"
-    replace(os.path.join(place, name), lambda part: torch.save(dict(tensors), part))
-    text = json.dumps({"format": FORMAT, **values, "tensors": name})
+    names = {kind: f"{kind}-{secrets.token_hex(4)}.pt" for kind in ("tensors", "weights")}
+    for name, held in zip(names.values(), (tensors, weights)):
+        replace(os.path.join(place, name), lambda part: torch.save(dict(held), part))
+    text = json.dumps({"format": FORMAT, **values, **names})
     replace(os.path.join(place, _NAME), lambda part: _write_text(part, text))
     for other in os.listdir(place):
-        if _TENSORS.match(other) and other != name:
+        if _TENSORS.match(other) and other not in names.values():
             with contextlib.suppress(OSError):
                 os.unlink(os.path.join(place, other))
     return before
@@ -105,10 +111,20 @@ def read(folder: str, tag: str) -> tuple[dict[str, Any], dict[str, torch.Tensor]
         there = ", ".join(tags(folder)) or "none"
         raise BadArgument(f"{folder} has no checkpoint {tag!r}; the tags there are: {there}")
     values = _values(path)
-    name = values["tensors"]
-    if not isinstance(name, str) or not _TENSORS.match(name):
-        raise BadArgument(f"{path}: tensors is {name!r}, which is no file of a checkpoint")
-    return values, _tensors(os.path.join(folder, tag, name))
+    return values, _tensors(folder, tag, "tensors", values["tensors"])
+
+
+def read_weights(folder: str, tag: str, values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """The trained parameters of DIR/TAG by their names in the module; values: of read().
+
+    BadArgument for a checkpoint of an older version, which has none.
+    """
+    if "weights" not in values:
+        raise BadArgument(
+            f"{os.path.join(folder, tag)} has no weights of its own: it was saved by an older "
+            "version. Load it with the optimizer's state, and save it again"
+        )
+    return _tensors(folder, tag, "weights", values["weights"])
 
 
 def _values(path: str) -> dict[str, Any]:
@@ -126,7 +142,11 @@ def _values(path: str) -> dict[str, Any]:
     return values
 
 
-def _tensors(path: str) -> dict[str, torch.Tensor]:
+def _tensors(folder: str, tag: str, key: str, name: Any) -> dict[str, torch.Tensor]:
+    path = os.path.join(folder, tag, str(name))
+    if not isinstance(name, str) or not _TENSORS.match(name):
+        page = os.path.join(folder, tag, _NAME)
+        raise BadArgument(f"{page}: {key} is {name!r}, which is no file of a checkpoint")
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises its own, pickle's and zip's errors.

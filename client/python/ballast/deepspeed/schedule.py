@@ -6,10 +6,29 @@ Thread safety: as ballast.torch.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from ballast.ds_checkpoint.fields import number
+from ballast.errors import BadArgument
 from ballast.schedules import OneCycle
+from ballast.torch.scheduled import INDEX_MAX
 from ballast.torch.service_optimizer import ServiceOptimizer
+
+
+def saved_position(saved: Mapping[str, Any], path: str) -> int | None:
+    """Where a schedule stands whose state_dict() a checkpoint has; None if that does not say.
+
+    As the service counts: -1 before the first round. DeepSpeed's schedules count from -1, as the
+    service's does, and torch's from 0. path: for the text of BadArgument.
+    """
+    for key, first in (("last_batch_iteration", -1), ("last_epoch", 0)):
+        count = number(saved.get(key))
+        if count is not None and first <= count <= INDEX_MAX:
+            return count - first - 1
+        if key in saved:
+            raise BadArgument(f"{path}: {key} of its lr_scheduler is no position")
+    return None
 
 
 class ServiceSchedule:

@@ -11,23 +11,30 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ballast.deepspeed import folder
-from ballast.deepspeed.checkpoint import begin_round
-from ballast.deepspeed.schedule import ServiceSchedule
-from ballast.ds_checkpoint.fields import number
+from ballast.deepspeed.checkpoint import Parts, begin_round
+from ballast.deepspeed.schedule import ServiceSchedule, saved_position
 from ballast.ds_checkpoint.torch_file import FileTensor
 from ballast.ds_checkpoint.universal import LATEST
 from ballast.ds_checkpoint.universal_model import UniversalModel, universal_model
 from ballast.errors import BadArgument, Unsupported, warn
-from ballast.torch.scheduled import INDEX_MAX
 
 if TYPE_CHECKING:
     from ballast.deepspeed.engine import DeepSpeedEngine
 
 
 def load(
-    engine: DeepSpeedEngine, load_dir: str, tag: Any, strict: bool, schedule: bool
+    engine: DeepSpeedEngine, load_dir: str, tag: Any, parts: Parts
 ) -> tuple[str | None, Any]:
-    """See DeepSpeedEngine.load_checkpoint(). strict: of the module; schedule: whether it loads."""
+    """See DeepSpeedEngine.load_checkpoint(). Unsupported for the module alone."""
+    whole = parts.load_optimizer_states and not parts.load_module_only
+    if not whole or parts.custom_load_fn is not None:
+        raise Unsupported(
+            "a universal checkpoint is loaded with its optimizer's state; for its weights alone "
+            "give optimizer.load_export() the safetensors of `ballastctl export`, or of "
+            "save_16bit_model(dir, 'model.safetensors')"
+        )
+    optimizer = engine.trained("load_checkpoint")
+    strict, schedule = parts.load_module_strict, parts.load_lr_scheduler_states
     if tag is None and not os.path.isfile(os.path.join(load_dir, LATEST)):
         other = ""
         if folder.latest(load_dir) is not None:
@@ -37,25 +44,18 @@ def load(
     model = universal_model(load_dir, None if tag is None else str(tag))
     index = _position(engine, model) if schedule else None
     beside = _beside(engine, model, strict)
-    engine.optimizer.load_export(model.folder, index)
+    optimizer.load_export(model.folder, index)
     _apply(engine, model, beside, schedule)
     return model.folder, model.client_state
 
 
 def _position(engine: DeepSpeedEngine, model: UniversalModel) -> int | None:
-    """Where the checkpoint's schedule stands, for the service's; None: it has nothing to move.
-
-    DeepSpeed's schedules count from -1, as the service's does, and torch's from 0.
-    """
+    """Where the checkpoint's schedule stands, for the service's; None: it has nothing to move."""
     if not isinstance(engine.lr_scheduler, ServiceSchedule):
         return None
-    saved = model.lr_scheduler or {}
-    for key, first in (("last_batch_iteration", -1), ("last_epoch", 0)):
-        count = number(saved.get(key))
-        if count is not None and first <= count <= INDEX_MAX:
-            return count - first - 1
-        if key in saved:
-            raise BadArgument(f"{model.folder}: {key} of its lr_scheduler is no position")
+    index = saved_position(model.lr_scheduler or {}, model.folder)
+    if index is not None:
+        return index
     if not model.counters.get("global_steps"):
         return None
     raise Unsupported(
