@@ -15,8 +15,8 @@ readonly PACKAGES=(
 # What the tests compile and run beside that.
 readonly TEST_PACKAGES=(
   clang-14 clang-format-14 libclang-rt-14-dev libgtest-dev libgmock-dev
-  openssl fio systemd zsh fish chromium curl openssh-client bubblewrap lintian mmdebstrap umoci
-  yamllint)
+  openssl fio systemd systemd-container zsh fish chromium curl openssh-client bubblewrap lintian
+  mmdebstrap umoci yamllint)
 # What the quickstart runs.
 readonly RUN_TARGETS=(ballastd ballastctl ballast_python)
 # Debian's own interpreter: another python3 earlier on PATH may lack headers or the right version.

@@ -21,11 +21,23 @@ install_files() {
   install -D -m 644 -t "$tree/etc/ballast" $units/ballastd.yaml $units/ballastd.env
   install -D -m 644 -t "$doc" "$HERE/copyright"
   changelog | gzip -9n >"$doc/changelog.gz"
+  pages "$doc"
   completion bash bash-completion/completions/ballastctl
   completion zsh zsh/vendor-completions/_ballastctl
   completion fish fish/vendor_completions.d/ballastctl.fish
   manual ballastd 8 "state server of Ballast"
   manual ballastctl 1 "shows and changes what state servers of Ballast do"
+  local section5=$tree/usr/share/man/man5
+  mkdir -p "$section5"
+  python3 -B "$HERE/config_manual.py" "$(LC_ALL=C date -u -d "@$SOURCE_DATE_EPOCH" +%Y-%m-%d)" \
+    "$BALLAST_VERSION" <docs/config.md | gzip -9n >"$section5/ballastd.yaml.5.gz"
+}
+
+# pages FOLDER: docs/ whole and deploy/README.md, placed as here, so that links between them work.
+# They are not compressed: a browser that follows a link reads no .gz.
+pages() {
+  find docs deploy/README.md -type f -print0 | xargs -0 cp --parents -t "$1"
+  find "$1" -type f -exec chmod 644 {} +
 }
 
 # manual NAME SECTION SUMMARY

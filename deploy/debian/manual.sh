@@ -23,7 +23,8 @@ $("$program" --help | verbatim)
 .fi
 .SH SEE ALSO
 .BR ballastd (8),
-.BR ballastctl (1)
+.BR ballastctl (1),
+.BR ballastd.yaml (5)
 .PP
-The pages of the folder docs in the sources say more.
+The pages in /usr/share/doc/ballast\\-server/docs say more.
 PAGE
