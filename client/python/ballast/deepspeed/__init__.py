@@ -18,7 +18,7 @@ import torch
 from ballast import config as job_config
 from ballast.deepspeed import building, checkpointing, comm, submodules, utils, zero
 from ballast.deepspeed.accelerator import get_accelerator
-from ballast.deepspeed.boundary import Boundary
+from ballast.deepspeed.boundary import BadCall, Boundary
 from ballast.deepspeed.comm import init_distributed
 from ballast.deepspeed.engine import DeepSpeedEngine
 from ballast.deepspeed.logs import log_dist, logger
@@ -29,7 +29,7 @@ from ballast.deepspeed.transfers import Transfers
 from ballast.ds_config import launched
 from ballast.ds_config.errors import DsConfigError as DeepSpeedConfigError
 from ballast.ds_config.source import Config, load
-from ballast.errors import BadArgument, at_border
+from ballast.errors import at_border
 from ballast.monitor import Monitor
 from ballast.pauses import say
 
@@ -66,22 +66,22 @@ def initialize(
 
     model: its parameters are cast to the dtype of the ds_config. optimizer: None for the
     ds_config's, an optimizer of torch or Ballast, or a function of the parameters. Without any the
-    engine only computes. model_parameters: what to train; all
-    parameters with requires_grad by default. training_data: a Dataset, of which each trainer gets
-    its part. lr_scheduler: None for the ds_config's schedule, which the service moves, a scheduler
-    on `optimizer`, or a function of the optimizer that initialize() returns. config, config_params,
-    args.deepspeed_config: one of them, or the file of ballast-run --ds-config, whose
-    --mixed-precision fills fp16.enabled and bf16.enabled. The servers come from the environment, as
-    for bt.AdamW.
-    distributed_port, dist_init_required and mesh_param mean nothing here.
+    engine only computes. model_parameters: what to train; all parameters with requires_grad by
+    default. training_data: a Dataset, of which each trainer gets its part. lr_scheduler: None for
+    the ds_config's schedule, which the service moves, a scheduler on `optimizer`, or a function of
+    the optimizer that initialize() returns. config, config_params, args.deepspeed_config: one of
+    them, or the file of ballast-run --ds-config, whose --mixed-precision fills fp16.enabled and
+    bf16.enabled. The servers come from the environment, as for bt.AdamW.
+    dist_init_required=False: torch.distributed has begun. distributed_port, mesh_param: nothing.
     With several trainers, and in a run that may be resumed, it attaches: all trainers call it, and
     the model then has the lowest rank's weights, or those of the job.
-    Raises BadArgument and Unsupported for what does not fit, with all refused keys of the ds_config
-    in one text; then nothing has begun.
+    Raises BadArgument and Unsupported, all refused keys in one text; then nothing has begun.
     """
     if not isinstance(model, torch.nn.Module):
-        raise BadArgument(f"initialize(): model is a {type(model).__name__}, not a torch.nn.Module")
+        raise BadCall(f"initialize(): model is a {type(model).__name__}, not a torch.nn.Module")
     building.refuse_parallel(mpu)
+    if dist_init_required is False:
+        init_distributed(dist_init_required=False)
     world, rank = job_config.seat(os.environ)
     document = launched.precise(load(config_of(args, config, config_params)).values)
     settings = Settings(document, world)

@@ -11,6 +11,10 @@ from __future__ import annotations
 from ballast.errors import BadArgument
 
 
+class BadCall(BadArgument, AssertionError):
+    """A call that DeepSpeed answers with an AssertionError. Correct the script."""
+
+
 class Boundary:
     """Counts micro-batches and rounds.
 

@@ -45,6 +45,10 @@ _CLASSES: dict[str, tuple[type[ServiceOptimizer], tuple[str, ...]]] = {
 _SECTION = ("endpoints", "job", "durability", "profile", "init")
 
 
+class UntestedOptimizer(Unsupported, AssertionError):
+    """An optimizer that cannot be taken over, for which DeepSpeed has an AssertionError, too."""
+
+
 def loss_scale(settings: Settings) -> float | DynamicLossScale:
     """The factor of the loss: that of fp16, where 0 means a dynamic one; 1 otherwise.
 
@@ -109,7 +113,10 @@ def _taken_over(
     """A Ballast optimizer in place of torch's. Schedules that hold torch's drive ours, too."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "a learning-rate scheduler was built", UserWarning)
-        ours = bt.wrap(given, model=model, **{"init": "broadcast", **_job(settings)})
+        try:
+            ours = bt.wrap(given, model=model, **{"init": "broadcast", **_job(settings)})
+        except Unsupported as error:
+            raise UntestedOptimizer(error.message) from None
     given.param_groups = ours.param_groups
     # A schedule warns when the optimizer that it holds has not stepped; ours does.
     given._opt_called = True  # type: ignore[attr-defined]

@@ -106,6 +106,25 @@ def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None, *
     return None
 
 
+def mean_of(tensor: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor | None:
+    """The mean over all trainers, in fp32, where one without a tensor counts as zeros.
+
+    None if no trainer has one. All trainers call it. Unsupported without torch.distributed.
+    """
+    if not is_initialized():
+        raise Unsupported(
+            "the mean over the trainers needs torch.distributed; call init_distributed() first"
+        )
+    sent = torch.zeros(like.numel() + 1, dtype=torch.float32, device=like.device)
+    if tensor is not None:
+        sent[:-1] = tensor.flatten()
+        sent[-1] = 1.0
+    torch.distributed.all_reduce(sent)
+    if not sent[-1]:
+        return None
+    return (sent[:-1] / torch.distributed.get_world_size()).view(like.shape)
+
+
 def log_summary(
     show_straggler: bool = False, print_log: bool = True, return_dict: bool = False
 ) -> dict[str, Any] | None:

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from ballast.deepspeed import backward, building, checkpoint, module_load, universal, utils
-from ballast.deepspeed.boundary import Boundary
+from ballast.deepspeed import backward, building, checkpoint, gradients, module_load, universal
+from ballast.deepspeed.boundary import BadCall, Boundary
 from ballast.deepspeed.getters import Getters
 from ballast.deepspeed.loader import Loader
 from ballast.deepspeed.names import engine_advice
@@ -27,10 +27,6 @@ from ballast.errors import BadArgument, at_border
 from ballast.monitor import Monitor, round_events, timer_events
 from ballast.torch.service_optimizer import ServiceOptimizer
 from ballast.user_state import Place
-
-
-class BadCall(BadArgument, AssertionError):
-    """A call that DeepSpeed answers with an AssertionError. Correct the script."""
 
 
 class DeepSpeedEngine(Getters, torch.nn.Module):
@@ -74,7 +70,7 @@ class DeepSpeedEngine(Getters, torch.nn.Module):
         if optimizer is None:
             building.share_weights(module, self.world_size, self.global_rank)
         else:
-            utils.know(optimizer)
+            gradients.know(self)
             if optimizer._membership.config.loss_scale != 1.0:
                 self._guard = backward.Guard()
             self._watch(optimizer)
@@ -210,7 +206,7 @@ class DeepSpeedEngine(Getters, torch.nn.Module):
         """
         self.trained("step")
         if self._no_sync:
-            raise BadCall("step() inside no_sync(); leave it first")
+            raise BadCall("It is illegal to call Engine.step() inside no_sync context manager")
         ends = self._boundary.is_boundary()
         self._applied = False
         with self._progress.timed("step"):
@@ -242,6 +238,8 @@ class DeepSpeedEngine(Getters, torch.nn.Module):
         optimizer = self.trained("step")
         if self._guard is not None:
             self._guard.check()
+            if not self._boundary.began:
+                self.loss_scale()  # Gradients that the script wrote have it, as in DeepSpeed.
         self._boundary.check_round(any(
             p.grad is not None for group in optimizer.param_groups for p in group["params"]
         ))  # fmt: skip
@@ -255,7 +253,9 @@ class DeepSpeedEngine(Getters, torch.nn.Module):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Micro-batches whose gradients add up here; step() is refused inside."""
+        """Micro-batches whose gradients add up here; inside, step() and another one are refused."""
+        if self._no_sync:
+            raise BadCall("no_sync context manager reentry is unsupported; one is enough")
         self._no_sync = True
         try:
             yield

@@ -133,7 +133,6 @@ _BELOW = {
     "utils.pin_memory": "use tensor.pin_memory()",
     "utils.recursive_getattr": "use operator.attrgetter",
     "utils.recursive_setattr": "use operator.attrgetter and setattr",
-    "utils.safe_get_full_grad": "use parameter.grad before engine.step()",
     "utils.safe_get_local_grad": "use parameter.grad before engine.step()",
     "utils.set_log_level_from_string": "use logger.setLevel",
     "utils.timer": "use time.perf_counter, or wall_clock_breakdown of the ds_config",

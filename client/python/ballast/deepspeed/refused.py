@@ -23,10 +23,9 @@ _CHECKPOINTS = (
     "load_state_dict_from_zero_checkpoint"
 )
 _PARTS = (
-    "safe_get_full_grad safe_get_local_fp32_param safe_get_local_grad "
-    "safe_get_local_optimizer_state safe_set_full_fp32_param safe_set_full_grad "
-    "safe_set_full_optimizer_state safe_set_local_fp32_param safe_set_local_grad "
-    "safe_set_local_optimizer_state"
+    "safe_get_local_fp32_param safe_get_local_grad safe_get_local_optimizer_state "
+    "safe_set_full_fp32_param safe_set_full_optimizer_state safe_set_local_fp32_param "
+    "safe_set_local_grad safe_set_local_optimizer_state"
 )
 _MEMORY = "estimate_zero{0}_model_states_mem_needs_all_{1} estimate_zero{0}_model_states_mem_needs"
 

@@ -53,10 +53,9 @@ def config_of(args: Any, config: Config | None, config_params: Config | None) ->
 
     BadArgument for none, several, or one that differs from ballast-run's.
     """
-    named = getattr(args, "deepspeed_config", None)
-    if isinstance(args, Mapping):
-        named = args.get("deepspeed_config")
-    given = [value for value in (config, config_params, named) if value is not None]
+    names = ("deepspeed_config", "deepscale_config")  # The second is the name of 2020.
+    named = [args.get(n) if isinstance(args, Mapping) else getattr(args, n, None) for n in names]
+    given = [value for value in (config, config_params, *named) if value is not None]
     if len(given) <= 1:
         found = launched.chosen(given[0] if given else None, "initialize()")
         if found is not None:

@@ -37,7 +37,8 @@ _CPU_ADAM, _FUSED_ADAM = _at(_OPTIMIZERS, "DeepSpeedCPUAdam"), _at(_OPTIMIZERS, 
 _ADAGRAD, _LAMB = _at(_OPTIMIZERS, "DeepSpeedCPUAdagrad"), _at(_LOCAL, "FusedLamb")
 _CPU_LION, _FUSED_LION = _at(_LOCAL, "DeepSpeedCPULion"), _at(_LOCAL, "FusedLion")
 _LOGS = _at(f"{_ROOT}.logs", "logger log_dist")
-_VALUES = _at(f"{_ROOT}.utils", "safe_get_full_fp32_param safe_get_full_optimizer_state")
+_VALUES = _at(f"{_ROOT}.utils", "safe_get_full_fp32_param safe_get_full_grad "
+              "safe_get_full_optimizer_state safe_set_full_grad")  # fmt: skip
 _RECOMPUTE = _at(f"{_ROOT}.checkpointing", "checkpoint configure is_configured")
 _CLONES = _at(_TOOLS, "clone_tensors_for_torch_save")
 _PARTITION = _at(_ZERO, "GatheredParameters Init ZeroParamStatus ZeroParamType "

@@ -5,11 +5,12 @@ Comes from: user code. Goes to: the optimizers of engines. Thread safety: as bal
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 import torch
 
+from ballast.deepspeed import gradients
+from ballast.deepspeed.gradients import safe_get_full_grad, safe_set_full_grad
 from ballast.deepspeed.loader import RepeatingLoader
 from ballast.deepspeed.logs import log_dist, logger
 from ballast.deepspeed.script_tools import instrument_w_nvtx
@@ -24,22 +25,14 @@ from ballast.deepspeed.zero import (
 )
 from ballast.errors import BadArgument, at_border
 from ballast.torch import export
-from ballast.torch.service_optimizer import ServiceOptimizer
 
 __all__ = [
     "RepeatingLoader", "get_z3_leaf_modules", "instrument_w_nvtx", "log_dist", "logger",
-    "safe_get_full_fp32_param", "safe_get_full_optimizer_state", "set_z3_leaf_module",
-    "set_z3_leaf_modules", "unset_z3_leaf_modules", "z3_leaf_module", "z3_leaf_parameter",
+    "safe_get_full_fp32_param", "safe_get_full_grad", "safe_get_full_optimizer_state",
+    "safe_set_full_grad", "set_z3_leaf_module", "set_z3_leaf_modules", "unset_z3_leaf_modules",
+    "z3_leaf_module", "z3_leaf_parameter",
 ]  # fmt: skip
 __path__: list[str] = []  # import statements ask ballast.deepspeed.submodules for what is not here
-
-# Of the engines that there are.
-_optimizers: weakref.WeakSet[ServiceOptimizer] = weakref.WeakSet()
-
-
-def know(optimizer: ServiceOptimizer) -> None:
-    """Parameters of this optimizer are found from now on, as long as it exists."""
-    _optimizers.add(optimizer)
 
 
 @at_border
@@ -59,7 +52,9 @@ def safe_get_full_optimizer_state(param: torch.Tensor, optim_state_key: str) -> 
 
 
 def _array_of(param: torch.Tensor, wanted: str) -> torch.Tensor:
-    for optimizer in list(_optimizers):
+    for optimizer in [engine.optimizer for engine in list(gradients.engines)]:
+        if optimizer is None:
+            continue
         membership = optimizer._membership
         if all(entry.param is not param for entry in membership.entries):
             continue

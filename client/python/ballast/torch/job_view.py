@@ -7,15 +7,14 @@ Thread safety: as torch.optim.Optimizer.
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from ballast.loss_scale import DynamicLossScale
 from ballast.torch.kind import Kind
 from ballast.torch.membership import Membership
 from ballast.torch.rounds import Rounds
+from ballast.torch.scaling import ScaleView
 from ballast.torch.service_state import ServiceState, refuse_replaced
 from ballast.torch.untraced import UntracedOptimizer
 
@@ -105,24 +104,11 @@ class JobView(UntracedOptimizer):
         return self._rounds.scale.dynamic
 
     @property
-    def loss_scale_config(self) -> SimpleNamespace:
-        """The scale as DeepSpeed's optimizers tell it: cur_scale, dynamic_loss_scale, and of a
-        dynamic one cur_iter, last_overflow_iter, scale_factor, scale_window and min_loss_scale.
+    def loss_scaler(self) -> ScaleView:
+        """The scale as DeepSpeed's optimizers tell it, local, always as it is at the moment."""
+        return ScaleView(self._membership.config.loss_scale, lambda: self.policy or {})
 
-        Local; before attach a dynamic scale is the first one.
-        """
-        given, said = self._membership.config.loss_scale, self.policy or {}
-        if not isinstance(given, DynamicLossScale):
-            return SimpleNamespace(cur_scale=given, dynamic_loss_scale=False)
-        return SimpleNamespace(
-            cur_scale=said.get("loss_scale", 2.0**given.initial_scale_power),
-            dynamic_loss_scale=True,
-            cur_iter=said.get("scaler_iteration", 0),
-            last_overflow_iter=said.get("last_overflow", -1),
-            scale_factor=2.0,
-            scale_window=given.loss_scale_window,
-            min_loss_scale=given.min_loss_scale,
-        )
+    loss_scale_config = loss_scaler  # DeepSpeed's name at stage 0
 
     def get_last_lr(self) -> list[float]:
         """The learning rate of each group; with lr_schedule the one that the last round used."""

@@ -7,6 +7,9 @@ Thread safety: used by one thread at a time.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 import torch
 
 from ballast.errors import BadArgument, LossScaleMismatch
@@ -49,6 +52,43 @@ class LossScale:
         advice = more or usual
         fields = {k: getattr(error, k) for k in ("code", "job", "round", "slot", "server")}
         return LossScaleMismatch(f"{error.message}; {advice}", **fields)
+
+
+class ScaleView:
+    """A loss scale by DeepSpeed's names. Those of a dynamic one are missing of a static one.
+
+    policy: what the service said last; {} before attach, when a dynamic scale is the first one.
+    """
+
+    scale_factor = 2.0
+
+    def __init__(
+        self, given: float | DynamicLossScale, policy: Callable[[], Mapping[str, Any]]
+    ) -> None:
+        self._given, self._policy = given, policy
+        self.dynamic_loss_scale = self.dynamic = isinstance(given, DynamicLossScale)
+        if isinstance(given, DynamicLossScale):
+            self.scale_window, self.min_scale = given.loss_scale_window, given.min_loss_scale
+            self.min_loss_scale = given.min_loss_scale
+
+    @property
+    def cur_scale(self) -> float:
+        """What the next loss is multiplied by."""
+        if not isinstance(self._given, DynamicLossScale):
+            return self._given
+        return float(self._policy().get("loss_scale", 2.0**self._given.initial_scale_power))
+
+    loss_scale = cur_scale
+
+    @property
+    def cur_iter(self) -> int:
+        """Rounds so far."""
+        return int(self._policy().get("scaler_iteration", 0))
+
+    @property
+    def last_overflow_iter(self) -> int:
+        """The newest of them that was not finite; -1 for none."""
+        return int(self._policy().get("last_overflow", -1))
 
 
 def scaled(loss: torch.Tensor, factor: float) -> torch.Tensor:

@@ -1,0 +1,74 @@
+"""Gradients that a script reads and writes between backward() and step(), by DeepSpeed's names.
+
+Comes from: user code, as `from ballast.deepspeed.utils import safe_get_full_grad`. Goes to: the
+engines that there are, torch.distributed. Thread safety: as ballast.torch.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING
+
+import torch
+
+from ballast.deepspeed import comm
+from ballast.errors import Unsupported, at_border
+
+if TYPE_CHECKING:
+    from ballast.deepspeed.engine import DeepSpeedEngine
+
+engines: weakref.WeakSet[DeepSpeedEngine] = weakref.WeakSet()  # those that have an optimizer
+
+
+def know(engine: DeepSpeedEngine) -> None:
+    """Parameters of this engine's optimizer are found from now on, as long as it exists."""
+    engines.add(engine)
+
+
+@at_border
+def safe_get_full_grad(param: torch.Tensor) -> torch.Tensor | None:
+    """The gradient of a parameter between backward() and step(), in fp32; None without one.
+
+    It has the loss scale of fp16, as DeepSpeed's. In a round's last micro-batch it is the mean over
+    the trainers: all of them call it, after init_distributed(), else it is Unsupported. Before that
+    and in no_sync(), it is this trainer's own sum so far. Of a parameter that is in no engine: its
+    own gradient. Unsupported where data_types.grad_accum_dtype keeps the sum elsewhere.
+    """
+    engine = _engine_of(param)
+    if engine is None:
+        return param.grad
+    _refuse_sums_elsewhere(engine)
+    gradient = None if param.grad is None else param.grad.detach().float()
+    ends = not engine._no_sync and engine._boundary.is_boundary()
+    return comm.mean_of(gradient, param) if ends and engine.world_size > 1 else gradient
+
+
+@at_border
+def safe_set_full_grad(param: torch.Tensor, value: torch.Tensor) -> None:
+    """Puts a gradient in the place of a parameter's, in its dtype, between backward() and step().
+
+    All trainers give the same value, with the loss scale of fp16 in it, as in DeepSpeed. Of a
+    parameter that is in no engine: only in the place of one that is there. Unsupported as
+    safe_get_full_grad().
+    """
+    engine = _engine_of(param)
+    if engine is not None:
+        _refuse_sums_elsewhere(engine)
+    if param.grad is not None or engine is not None:
+        param.grad = value.detach().to(param.device, param.dtype).reshape(param.shape).clone()
+
+
+def _engine_of(param: torch.Tensor) -> DeepSpeedEngine | None:
+    for engine in list(engines):
+        groups = [] if engine.optimizer is None else engine.optimizer.param_groups
+        if any(param is one for group in groups for one in group["params"]):
+            return engine
+    return None
+
+
+def _refuse_sums_elsewhere(engine: DeepSpeedEngine) -> None:
+    if engine._sums_in_fp32 and engine._boundary.accumulation > 1:
+        raise Unsupported(
+            "gradients of a round add up in fp32 outside of the parameters, and are neither read "
+            "nor set there; leave data_types.grad_accum_dtype out"
+        )

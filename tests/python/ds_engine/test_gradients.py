@@ -1,0 +1,116 @@
+"""Gradients that a script reads and writes between backward() and step(), by DeepSpeed's names."""
+
+from __future__ import annotations
+
+import ballast.deepspeed as deepspeed
+import pytest
+import torch
+from ballast.deepspeed.utils import safe_get_full_grad, safe_set_full_grad
+from ballast.deepspeed.utils.tensor_fragment import safe_get_full_grad as same
+from ballast.errors import BadArgument, Unsupported
+
+HALF = {"fp16": {"enabled": True, "initial_scale_power": 4, "hysteresis": 1}}
+
+
+def begun(**more):
+    torch.manual_seed(0)
+    config = {"train_micro_batch_size_per_gpu": 2, "gradient_clipping": 0.0,
+              "optimizer": {"type": "SGD", "params": {"lr": 1.0}}, **more}  # fmt: skip
+    return deepspeed.initialize(model=torch.nn.Linear(4, 2), config=config)[0]
+
+
+def passed(engine):
+    x = torch.ones(2, 4, dtype=engine.module.weight.dtype)
+    engine.backward(engine(x).float().sum())
+    return engine.module.weight
+
+
+@pytest.mark.parametrize(("more", "value"), [
+    ({}, 2.0), ({"gradient_accumulation_steps": 2}, 1.0), ({"bf16": {"enabled": True}}, 2.0),
+    (HALF, 32.0),
+])  # fmt: skip
+def test_a_gradient_is_read_in_fp32(fake, more, value):
+    engine = begun(**more)
+    weight = passed(engine)
+    gradient = safe_get_full_grad(weight)
+    assert gradient.dtype == torch.float32 and gradient.shape == weight.shape
+    assert gradient.eq(value).all() and same is safe_get_full_grad
+
+
+def test_a_parameter_of_no_engine_and_one_without_a_gradient(fake):
+    engine = begun()
+    assert safe_get_full_grad(engine.module.weight) is None
+    free = torch.nn.Parameter(torch.ones(2))
+    safe_set_full_grad(free, torch.ones(2))
+    assert free.grad is None and safe_get_full_grad(free) is None
+
+
+def test_several_trainers_read_their_mean_at_the_end_of_a_round(fake, monkeypatch):
+    engine = begun(gradient_accumulation_steps=2)
+    monkeypatch.setattr(type(engine), "world_size", 2)
+    weight = passed(engine)
+    assert safe_get_full_grad(weight).eq(1).all()  # its own: the round goes on
+    engine.step()
+    passed(engine)
+    with pytest.raises(Unsupported, match=r"init_distributed\(\) first"):
+        safe_get_full_grad(weight)
+    monkeypatch.setattr(deepspeed.comm, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    sums = []
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda sent: sums.append(sent.add_(1)))
+    assert safe_get_full_grad(weight).eq(1.5).all()  # (2 + 1) / 2
+    with engine.no_sync():
+        assert safe_get_full_grad(weight).eq(2).all()
+    weight.grad = None
+    assert safe_get_full_grad(weight).eq(0.5).all()  # the other one has a gradient
+    monkeypatch.setattr(torch.distributed, "all_reduce", sums.append)
+    assert safe_get_full_grad(weight) is None and len(sums) == 3
+
+
+def test_a_sum_outside_of_the_parameters_is_refused(fake):
+    engine = begun(gradient_accumulation_steps=2, bf16={"enabled": True},
+                   data_types={"grad_accum_dtype": "fp32"})  # fmt: skip
+    weight = passed(engine)
+    for call in (lambda: safe_get_full_grad(weight), lambda: safe_set_full_grad(weight, weight)):
+        with pytest.raises(Unsupported, match="grad_accum_dtype"):
+            call()
+
+
+@pytest.mark.parametrize("through", ["safe_set_full_grad", "p.grad"])
+def test_gradients_that_a_script_writes_have_the_loss_scale(fake, through):
+    engine = begun(**HALF)
+    scaler, before = engine.optimizer.loss_scaler, engine.module.weight.detach().clone()
+    for scale, value in ((16.0, float("inf")), (8.0, 0.25)):  # it halves where one is not finite
+        assert scaler.cur_scale == engine.optimizer.loss_scale_config.cur_scale == scale
+        if through == "p.grad":
+            for p in engine.module.parameters():
+                p.grad = torch.full_like(p, value * scale)
+        else:
+            weight = passed(engine)
+            safe_set_full_grad(weight, torch.full((2, 4), value * scale))
+            assert weight.grad.dtype == torch.float16
+        engine.step()
+        assert engine.optimizer.overflow == (scale == 16.0)
+    assert scaler.dynamic_loss_scale
+    assert torch.allclose(before - engine.module.weight, torch.tensor(0.25).half(), atol=1e-3)
+
+
+def test_calls_that_deepspeed_answers_with_an_assertion(fake):
+    engine = begun()
+    with engine.no_sync():
+        with pytest.raises(AssertionError, match="reentry"), engine.no_sync():
+            pass
+        with pytest.raises(AssertionError, match="illegal to call Engine.step"):
+            engine.step()
+    with pytest.raises(AssertionError, match="model is a NoneType"):
+        deepspeed.initialize(torch.nn.Linear(1, 1), config={})
+    with pytest.raises(BadArgument, match="dist_init_required=False"):
+        deepspeed.initialize(model=torch.nn.Linear(1, 1), config={}, dist_init_required=False)
+    class Mine(torch.optim.Optimizer):
+        def __init__(self, params):
+            super().__init__(params, {})
+
+    model = torch.nn.Linear(1, 1)
+    with pytest.raises(AssertionError, match="Mine is not supported"):
+        deepspeed.initialize(model=model, optimizer=Mine(model.parameters()), config={
+            "train_micro_batch_size_per_gpu": 1})  # fmt: skip
