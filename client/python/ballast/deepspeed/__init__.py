@@ -80,8 +80,7 @@ def initialize(
     if not isinstance(model, torch.nn.Module):
         raise BadCall(f"initialize(): model is a {type(model).__name__}, not a torch.nn.Module")
     building.refuse_parallel(mpu)
-    if dist_init_required is False:
-        init_distributed(dist_init_required=False)
+    comm.refuse_unbegun(dist_init_required)
     world, rank = job_config.seat(os.environ)
     document = launched.precise(load(config_of(args, config, config_params)).values)
     settings = Settings(document, world)

@@ -178,13 +178,9 @@ def init_distributed(
     nothing where the script has begun. Other arguments mean nothing.
     Raises BadArgument for dist_init_required=False where the script has not begun it.
     """
+    refuse_unbegun(dist_init_required)
     if is_initialized():
         return
-    if dist_init_required is False:
-        raise BadArgument(
-            "init_distributed(dist_init_required=False): torch.distributed has not begun; leave "
-            "the argument out, or call torch.distributed.init_process_group() before"
-        )
     world = world_size if world_size > 0 else get_world_size()
     options: dict[str, Any] = {"backend": _usable(dist_backend or "gloo"), "timeout": timeout}
     if init_method is not None:
@@ -193,6 +189,15 @@ def init_distributed(
     elif world == 1:
         options.update(store=torch.distributed.HashStore(), rank=0, world_size=1)
     torch.distributed.init_process_group(**options)
+
+
+def refuse_unbegun(dist_init_required: bool | None) -> None:
+    """BadArgument where False says that torch.distributed has begun, and it has not."""
+    if dist_init_required is False and not is_initialized():
+        raise BadArgument(
+            "dist_init_required=False: torch.distributed has not begun; leave the argument out, or "
+            "call torch.distributed.init_process_group() before"
+        )
 
 
 def _usable(backend: str) -> str:
