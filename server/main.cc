@@ -1,7 +1,7 @@
 // ballastd: one state server as a process. Reads its command line, runs a Server until SIGTERM or
-// SIGINT, and says so in its exit code. SIGHUP: with --config it reads the file and the
-// certificates again; without, it ends the server, as the end of a terminal does. Exit codes: 0
-// ended as asked, 1 failed, 2 wrong usage, 3 a disk refused a write (start it again), 4 the data
+// SIGINT, and says so in its exit code. SIGHUP: with --config it reads again what takes
+// effect without a restart; without, it ends the server, as the end of a terminal does. Exit codes:
+// 0 ended as asked, 1 failed, 2 wrong usage, 3 a disk refused a write (start it again), 4 the data
 // directory lacks something (mend it first). Comes from: the operator, ballast-run. Goes to:
 // Server. Thread safety: the main thread.
 #include <signal.h>
@@ -211,22 +211,14 @@ absl::Status WithFreeBytes(const absl::Status& status, const std::string& data_d
                                   " bytes free, and ballastd needs ", kOwnBytes, " for itself"));
 }
 
-// After SIGHUP: the files that the configuration named at the start, then the configuration as it
-// is now. What is wrong in one is said in the log and changes nothing of it; the others take
-// effect.
-void Reload(Server* server, const config::LoadOptions& load) {
-  const bool files_ok = server->Reload().ok();  // It has said why not.
-  const absl::StatusOr<config::LoadedConfig> loaded = config::Load(load);
-  if (!loaded.ok()) {
-    for (const absl::string_view line : absl::StrSplit(loaded.status().message(), '\n')) {
-      BALLAST_LOG(WARN) << "SIGHUP: " << line << "; the configuration stays as it was";
-    }
-    return;
-  }
-  ApplyLog(loaded->config.log());
-  if (!files_ok) return;
-  BALLAST_LOG(INFO) << "SIGHUP: certificates and log settings are those of " << load.file
-                    << " now; other fields take effect at the next start";
+// Of the configuration as it is now; null without a file to read again.
+std::function<FileOutcome()> ReloadLogSettings(const config::LoadOptions& load) {
+  if (load.file.empty()) return nullptr;
+  return [load] {
+    const absl::StatusOr<config::LoadedConfig> loaded = config::Load(load);
+    if (loaded.ok()) ApplyLog(loaded->config.log());
+    return FileOutcome{"--config", load.file, loaded.status()};
+  };
 }
 
 // With the file the server starts, which may take long.
@@ -241,7 +233,7 @@ absl::Status RunUntilSignal(Server* server, const std::string& peers_file,
   for (int polls = 0;; ++polls) {
     const int signal = WaitForSignal(server->serving() ? 60'000 : kPollMs);
     if (signal == SIGHUP && !load.file.empty()) {
-      Reload(server, load);
+      server->Reload();
     } else if (signal != 0) {
       EndAtNextSignal(!load.file.empty());
       BALLAST_LOG(INFO) << "signal " << strsignal(signal) << ": shutting down";
@@ -278,7 +270,7 @@ absl::Status Serve(const CommandLine& line, config::LoadedConfig loaded,
   // Temporary data is removed at the end, and replays nothing.
   if (!line.dev) starting.emplace(!load.file.empty());
   auto server = Server::Start({std::move(loaded), line.time_scale, line.ready_file, storage_failed,
-                               std::move(supervision)});
+                               ReloadLogSettings(load), std::move(supervision)});
   starting.reset();
   if (!server.ok()) return WithFreeBytes(server.status(), data_path);
   if (line.dev) {

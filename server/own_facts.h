@@ -3,8 +3,11 @@
 // Thread safety: thread-safe.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "common/base/sync.h"
@@ -16,7 +19,7 @@ namespace ballast::server {
 
 class OwnFacts {
  public:
-  // All but the peers and the disks.
+  // All but the peers, the disks and the faults of files.
   void Set(ServerFacts facts) {
     MutexLock lock(&mu_);
     facts_ = std::move(facts);
@@ -36,11 +39,17 @@ class OwnFacts {
     MutexLock lock(&mu_);
     disks_ = disks;
   }
+  // Which files are at fault; outlives this.
+  void SetFaults(std::function<std::vector<std::string>()> faults) {
+    MutexLock lock(&mu_);
+    faults_ = std::move(faults);
+  }
   ServerFacts Get() const {
     MutexLock lock(&mu_);
     ServerFacts facts = facts_;
     if (disks_ != nullptr) facts.disks = disks_->Last();
     if (peers_ != nullptr) facts.peers = peers_->Peers();
+    if (faults_ != nullptr) facts.file_faults = faults_();
     return facts;
   }
 
@@ -48,6 +57,7 @@ class OwnFacts {
   mutable Mutex mu_;
   ServerFacts facts_ ABSL_GUARDED_BY(mu_);
   const DiskWatch* disks_ ABSL_GUARDED_BY(mu_) = nullptr;
+  std::function<std::vector<std::string>()> faults_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<PeerClient> peers_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -1,6 +1,5 @@
 #include "server/server.h"
 
-#include <algorithm>
 #include <chrono>
 #include <ctime>
 #include <future>
@@ -70,11 +69,6 @@ uint64_t NewIncarnation() {
 // worker's time slice; see docs/decisions/014.
 constexpr int kWorkerNiceness = 10;
 
-int ThreadCount(uint32_t configured) {
-  if (configured > 0) return static_cast<int>(configured);
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-}
-
 // What looks at the server from outside its calls.
 struct Watches {
   std::unique_ptr<DiskWatch> disks;
@@ -100,7 +94,9 @@ class ServerImpl : public Server {
   bool serving() const override { return peers_ != nullptr; }
   const std::string& address() const override { return address_; }
   const std::string& admin_address() const override { return admin_address_; }
-  absl::Status Reload() override { return security_->Reload(); }
+  std::vector<FileOutcome> Reload() override {
+    return security_->Reload(options_.reload_log_settings);
+  }
   void Stop() override;
 
  private:
@@ -161,12 +157,13 @@ absl::Status ServerImpl::Open() {
   executor_ = std::make_unique<ThreadExecutor>(
       "round", static_cast<int>(config_.rounds().executor_threads()));
   supervision_ = Supervision::Start(options_.supervision, executor_.get());
-  workers_ = std::make_unique<ThreadWorkerPool>(ThreadCount(config_.rounds().worker_threads()),
-                                                "worker", kWorkerNiceness);
+  workers_ =
+      std::make_unique<ThreadWorkerPool>(settings_.WorkerThreads(), "worker", kWorkerNiceness);
   watches_.disks = AddHostMetrics(&metrics_->registry(), config_, workers_.get());
   facts_.SetDisks(watches_.disks.get());
   BALLAST_ASSIGN_OR_RETURN(security_,
                            ServerSecurity::Open(options_.loaded, metrics_.get(), executor_.get()));
+  facts_.SetFaults([this] { return security_->faults(); });
   FillStreamDeps();
   BALLAST_RETURN_IF_ERROR(Listen());
   BALLAST_RETURN_IF_ERROR(ProbeListener());
@@ -204,6 +201,7 @@ void ServerImpl::AddMethods() {
       &grpc_, &directory_, settings_.Terms(), [this] { return facts_.Get(); }, metrics_.get());
   AddPeerMethods(&grpc_, &directory_, {config_.cluster().id(), incarnation_, security_->gate()});
   AddAdminMethods(&grpc_, &directory_, [this] { return facts_.Get(); });
+  AddReloadMethod(&grpc_, executor_.get(), [this] { return Reload(); });
   AddHealthMethods(&grpc_, &health_);
   grpc_.AddMethod(method::kExchange, TrainerStream::Factory(&stream_deps_),
                   MethodType::kBidiStream);

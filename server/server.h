@@ -7,10 +7,12 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/config/load.h"
+#include "server/security/reread_files.h"
 #include "server/supervision.h"
 
 namespace ballast::server {
@@ -21,6 +23,8 @@ struct ServerOptions {
   std::string ready_file;  // empty: none
   // A disk refused a write or a flush: the process must end without another word.
   std::function<void(const absl::Status&)> storage_failed;
+  // Reads the configuration again and takes its log settings; null without a file.
+  std::function<FileOutcome()> reload_log_settings;
   SupervisionOptions supervision;  // empty: no supervisor waits for words of this server
 };
 
@@ -40,9 +44,11 @@ class Server {
   virtual const std::string& address() const = 0;
   virtual const std::string& admin_address() const = 0;
 
-  // Reads the files that the configuration names again: certificates. Error: what is wrong in them,
-  // which the log has said; nothing has changed then.
-  virtual absl::Status Reload() = 0;
+  // Reads again what takes effect without a restart: tokens, denied identities, quotas,
+  // certificates, and the log settings of the configuration. A file at fault changes nothing of
+  // what it said before, and the log names it; the others take effect. After SIGHUP, and by
+  // `ballastctl reload`.
+  virtual std::vector<FileOutcome> Reload() = 0;
 
   // Fails every job with SHUTTING_DOWN, gives the streams a moment to say so, and ends. Idempotent.
   virtual void Stop() = 0;

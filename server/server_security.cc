@@ -1,8 +1,10 @@
 #include "server/server_security.h"
 
+#include <algorithm>
 #include <ctime>
 #include <utility>
 
+#include "absl/strings/str_split.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
@@ -13,8 +15,22 @@
 namespace ballast::server {
 namespace {
 
-// How often the files of certificates are looked at.
-constexpr std::chrono::nanoseconds kTlsLookInterval = std::chrono::seconds(1);
+// How often files are looked at.
+constexpr std::chrono::nanoseconds kLookInterval = std::chrono::seconds(1);
+
+// `files`: the configuration last.
+void SayConfiguration(const std::vector<FileOutcome>& files) {
+  const FileOutcome& config = files.back();
+  const absl::string_view why = config.status.message();
+  for (const absl::string_view line : absl::StrSplit(why, '\n', absl::SkipEmpty())) {
+    BALLAST_LOG(WARN) << "reload: " << line << "; the configuration stays as it was";
+  }
+  const bool good = std::all_of(files.begin(), files.end(),
+                                [](const FileOutcome& file) { return file.status.ok(); });
+  if (!good) return;
+  BALLAST_LOG(INFO) << "reload: certificates and log settings are those of " << config.path
+                    << " now; other fields take effect at the next start";
+}
 
 }  // namespace
 
@@ -24,54 +40,85 @@ ServerSecurity::ServerSecurity(const config::LoadedConfig& loaded, ServerMetrics
       gate_({.secured = loaded.config.security().mode() == config::v1::SECURITY_MODE_TLS,
              .domain = loaded.config.security().trust_domain()},
             metrics),
-      audit_(RealClock::Get(), &WriteAuditLine) {}
+      audit_(RealClock::Get(), &WriteAuditLine),
+      files_(std::make_shared<RereadFiles>(Files())) {}
 
 absl::StatusOr<std::unique_ptr<ServerSecurity>> ServerSecurity::Open(
     const config::LoadedConfig& loaded, ServerMetrics* metrics, Executor* executor) {
   std::unique_ptr<ServerSecurity> security(new ServerSecurity(loaded, metrics));
-  const std::vector<absl::Status> faults = security->ReadFiles();
-  if (!faults.empty()) return faults.front();
+  for (const FileOutcome& file : security->files_->Read()) {
+    if (!file.status.ok()) return file.status;
+  }
+  security->files_->Watch(executor, kLookInterval);
   if (!security->gate_.secured()) return security;
   Handshakes().AddTo(&metrics->registry());
   const auto now_s = [] { return static_cast<int64_t>(std::time(nullptr)); };
   BALLAST_ASSIGN_OR_RETURN(security->tls_,
                            ServerTls::Open(loaded, MemoryDirectory(), now_s, &metrics->registry()));
-  security->tls_->Watch(executor, kTlsLookInterval);
+  security->tls_->Watch(executor, kLookInterval);
   return security;
 }
 
-std::vector<absl::Status> ServerSecurity::ReadFiles() {
+std::vector<RereadFiles::File> ServerSecurity::Files() {
   const config::v1::Security& security = loaded_.config.security();
-  GateFiles files = *gate_.files();
-  std::vector<absl::Status> faults;
-  const auto note = [&](absl::Status status, const char* setting, const std::string& path) {
-    if (!status.ok()) faults.push_back(WithPlace(status, loaded_, {{setting, path}}));
+  std::vector<RereadFiles::File> files;
+  const auto add = [&](const char* setting, const std::string& path,
+                       absl::Status (ServerSecurity::*read)()) {
+    if (path.empty()) return;
+    files.push_back({setting, path, [this, setting, path, read] {
+                       return WithPlace((this->*read)(), loaded_, {{setting, path}});
+                     }});
   };
-  note(ReadTokens(security.tokens_file(), gate_.domain(), &files.tokens), "security.tokens_file",
-       security.tokens_file());
-  note(ReadDenied(security.denied_file(), gate_.domain(), &files.denied), "security.denied_file",
-       security.denied_file());
-  gate_.Replace(std::move(files));
-  note(ReadQuotas(security.quotas_file()), "security.quotas_file", security.quotas_file());
-  return faults;
+  add("security.tokens_file", security.tokens_file(), &ServerSecurity::ReadTokensFile);
+  add("security.denied_file", security.denied_file(), &ServerSecurity::ReadDeniedFile);
+  add("security.quotas_file", security.quotas_file(), &ServerSecurity::ReadQuotas);
+  return files;
 }
 
-absl::Status ServerSecurity::ReadQuotas(const std::string& path) {
-  if (path.empty()) return absl::OkStatus();
+absl::Status ServerSecurity::ReadTokensFile() {
+  GateFiles files = *gate_.files();
+  BALLAST_RETURN_IF_ERROR(
+      ReadTokens(loaded_.config.security().tokens_file(), gate_.domain(), &files.tokens));
+  gate_.Replace(std::move(files));
+  return absl::OkStatus();
+}
+
+absl::Status ServerSecurity::ReadDeniedFile() {
+  GateFiles files = *gate_.files();
+  BALLAST_RETURN_IF_ERROR(
+      ReadDenied(loaded_.config.security().denied_file(), gate_.domain(), &files.denied));
+  gate_.Replace(std::move(files));
+  return absl::OkStatus();
+}
+
+absl::Status ServerSecurity::ReadQuotas() {
+  const std::string& path = loaded_.config.security().quotas_file();
   BALLAST_ASSIGN_OR_RETURN(const std::string text, ReadOwnedFile(path));
   BALLAST_ASSIGN_OR_RETURN(QuotaTable limits, config::ParseQuotas(text, path));
   quotas_->SetLimits(std::move(limits));
   return absl::OkStatus();
 }
 
-absl::Status ServerSecurity::Reload() {
-  absl::Status first;
-  for (const absl::Status& fault : ReadFiles()) {
-    BALLAST_LOG(WARN) << fault.message() << "; what this file said before stays in force";
-    first.Update(fault);
+std::vector<FileOutcome> ServerSecurity::Reload(const std::function<FileOutcome()>& log_settings) {
+  std::vector<FileOutcome> outcomes = files_->Read();
+  for (const FileOutcome& file : outcomes) {
+    if (!file.status.ok()) WarnOfFault(file.status);
   }
-  if (tls_ != nullptr) first.Update(tls_->Reload());  // It logs what is wrong.
-  return first;
+  if (tls_ != nullptr) {
+    const std::string& certificate = loaded_.config.security().certificate();
+    outcomes.push_back({"security.certificate", certificate, tls_->Reload()});  // It logs.
+  }
+  if (log_settings == nullptr) return outcomes;
+  outcomes.push_back(log_settings());
+  SayConfiguration(outcomes);
+  return outcomes;
+}
+
+std::vector<std::string> ServerSecurity::faults() const {
+  std::vector<std::string> faults = files_->faults();
+  if (tls_ == nullptr) return faults;
+  if (std::string fault = tls_->state().error; !fault.empty()) faults.push_back(std::move(fault));
+  return faults;
 }
 
 std::shared_ptr<grpc::ServerCredentials> ServerSecurity::ServerCredentials() const {

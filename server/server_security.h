@@ -3,6 +3,7 @@
 // Goes to: GenericServer, the services. Thread safety: thread-safe.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,22 +20,29 @@
 #include "server/rpc/peer_client.h"
 #include "server/security/audit.h"
 #include "server/security/gate.h"
+#include "server/security/reread_files.h"
 #include "server/server_tls.h"
 
 namespace ballast::server {
 
 class ServerSecurity {
  public:
-  // Reads the files that `loaded` names, and looks at certificates again on `executor`. Errors:
-  // those of ReadTokens and ReadDenied, with the setting and where it stands, and of
-  // ServerTls::Open. `loaded`, `metrics` and `executor` outlive it.
+  // Reads the files that `loaded` names, and looks every second on `executor` whether one has
+  // changed. Errors: those of ReadTokens, ReadDenied and of quotas, with the setting and where it
+  // stands, and of ServerTls::Open. `loaded`, `metrics` and `executor` outlive it.
   static absl::StatusOr<std::unique_ptr<ServerSecurity>> Open(const config::LoadedConfig& loaded,
                                                               ServerMetrics* metrics,
                                                               Executor* executor);
 
-  // Reads the files again: after SIGHUP. A file at fault is named in the log and changes nothing;
-  // the others take effect. Returns the first error, as Open.
-  absl::Status Reload();
+  ~ServerSecurity() { files_->Stop(); }
+  ServerSecurity(const ServerSecurity&) = delete;
+  ServerSecurity& operator=(const ServerSecurity&) = delete;
+
+  // Reads all files again, then the configuration with `log_settings`, which may be null. One at
+  // fault is named in the log and changes nothing; the others take effect.
+  std::vector<FileOutcome> Reload(const std::function<FileOutcome()>& log_settings);
+  // What is wrong with files whose older content is in force, a sentence each.
+  std::vector<std::string> faults() const;
 
   bool secured() const { return tls_ != nullptr; }
   // Of the gRPC port. Null without security: plaintext.
@@ -50,15 +58,17 @@ class ServerSecurity {
  private:
   ServerSecurity(const config::LoadedConfig& loaded, ServerMetrics* metrics);
 
-  // Each file by itself: one at fault changes nothing, and is a fault with the place of its
-  // setting.
-  std::vector<absl::Status> ReadFiles();
-  absl::Status ReadQuotas(const std::string& path);
+  // Each file by itself: a bad file of tokens keeps no revocation out.
+  std::vector<RereadFiles::File> Files();
+  absl::Status ReadTokensFile();
+  absl::Status ReadDeniedFile();
+  absl::Status ReadQuotas();
 
   const config::LoadedConfig& loaded_;
   const std::shared_ptr<Quotas> quotas_;
   Gate gate_;
   AuditLog audit_;
+  const std::shared_ptr<RereadFiles> files_;
   std::shared_ptr<ServerTls> tls_;  // null without security
 };
 

@@ -1,6 +1,7 @@
 #include "server/settings.h"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 namespace ballast::server {
@@ -100,6 +101,12 @@ TrainerStreamConfig Settings::Stream() const {
   stream.lease = Scaled(config_.timing().lease());
   stream.max_age = Scaled(config_.listen().max_connection_age());
   return stream;
+}
+
+int Settings::WorkerThreads() const {
+  const uint32_t configured = config_.rounds().worker_threads();
+  if (configured > 0) return static_cast<int>(configured);
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
 }  // namespace ballast::server

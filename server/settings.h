@@ -46,6 +46,8 @@ class Settings {
   // What a trainer learns of its streams when it attaches, and how the server serves them.
   TransportTerms Terms() const;
   TrainerStreamConfig Stream() const;
+  // How many threads step: by default as many as the machine has processors.
+  int WorkerThreads() const;
 
  private:
   const config::v1::ServerConfig& config_;

@@ -6,8 +6,8 @@ const std::vector<Command>& AllCommands() {
   static const auto* const commands = [] {
     auto* all = new std::vector<Command>;
     for (const auto list : {StatusCommands, ClusterCommands, JobCommands, TenantCommands,
-                            SnapshotCommands, ExchangeCommands, HostCommands, ConfigCommands,
-                            TuneCommands, DsCommands, CompletionCommands}) {
+                            ReloadCommands, SnapshotCommands, ExchangeCommands, HostCommands,
+                            ConfigCommands, TuneCommands, DsCommands, CompletionCommands}) {
       for (const Command& command : list()) all->push_back(command);
     }
     return all;

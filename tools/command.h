@@ -42,6 +42,7 @@ std::vector<Command> StatusCommands();
 std::vector<Command> ClusterCommands();
 std::vector<Command> JobCommands();
 std::vector<Command> TenantCommands();
+std::vector<Command> ReloadCommands();
 std::vector<Command> SnapshotCommands();
 std::vector<Command> ExchangeCommands();
 std::vector<Command> HostCommands();

@@ -84,4 +84,12 @@ absl::StatusOr<std::string> ReadGuardedFile(const std::string& path, FileGuard g
   return ReadAll(path, fd, bytes_max);
 }
 
+std::string FileSignature(const std::string& path) {
+  struct stat facts = {};
+  if (path.empty() || stat(path.c_str(), &facts) != 0) return "-";
+  return absl::StrCat(facts.st_dev, ":", facts.st_ino, ":", facts.st_size, ":",
+                      facts.st_mtim.tv_sec, ".", facts.st_mtim.tv_nsec, ":", facts.st_ctim.tv_sec,
+                      ".", facts.st_ctim.tv_nsec);
+}
+
 }  // namespace ballast

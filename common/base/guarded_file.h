@@ -27,4 +27,9 @@ enum class FileGuard : uint8_t {
 absl::StatusOr<std::string> ReadGuardedFile(const std::string& path, FileGuard guard,
                                             size_t bytes_max);
 
+// Tells whether a path names the same file with the same content as before: the device, number,
+// size and times of what stands at the end of its links, so that a link which is turned to another
+// file counts as well. "-" where no file is.
+std::string FileSignature(const std::string& path);
+
 }  // namespace ballast

@@ -1,7 +1,5 @@
 #include "common/tls/tls_files.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -19,17 +17,6 @@ constexpr size_t kTokenBytesMin = 16;
 absl::Status Missing(const std::string& label, const std::string& beside) {
   return absl::InvalidArgumentError(
       absl::StrCat(label, " is missing beside ", beside, "; set both, or neither"));
-}
-
-void AddSignature(const std::string& path, std::string* signature) {
-  struct stat facts = {};
-  if (path.empty() || stat(path.c_str(), &facts) != 0) {
-    absl::StrAppend(signature, "-;");
-    return;
-  }
-  absl::StrAppend(signature, facts.st_dev, ":", facts.st_ino, ":", facts.st_size, ":",
-                  facts.st_mtim.tv_sec, ".", facts.st_mtim.tv_nsec, ":", facts.st_ctim.tv_sec, ".",
-                  facts.st_ctim.tv_nsec, ";");
 }
 
 }  // namespace
@@ -73,11 +60,8 @@ absl::StatusOr<std::string> ReadTokenFile(const std::string& path) {
 }
 
 std::string SignatureOf(const TlsPaths& paths) {
-  std::string signature;
-  for (const std::string* path : {&paths.ca, &paths.certificate, &paths.key}) {
-    AddSignature(*path, &signature);
-  }
-  return signature;
+  return absl::StrCat(FileSignature(paths.ca), ";", FileSignature(paths.certificate), ";",
+                      FileSignature(paths.key));
 }
 
 }  // namespace ballast

@@ -34,6 +34,7 @@ inline constexpr char kAdminRestoreSnapshot[] = "/ballast.v1.Admin/RestoreSnapsh
 inline constexpr char kAdminExport[] = "/ballast.v1.Admin/Export";
 inline constexpr char kAdminImport[] = "/ballast.v1.Admin/Import";
 inline constexpr char kAdminListTenants[] = "/ballast.v1.Admin/ListTenants";
+inline constexpr char kAdminReload[] = "/ballast.v1.Admin/Reload";
 inline constexpr char kHealthCheck[] = "/grpc.health.v1.Health/Check";
 inline constexpr char kHealthWatch[] = "/grpc.health.v1.Health/Watch";
 

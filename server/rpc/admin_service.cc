@@ -19,7 +19,9 @@ namespace ballast::server {
 
 namespace {
 
-void AddEvents(uint32_t count, v1::StatusReply* reply) {
+// `count` of the events, and faults of files.
+void AddForAdmins(uint32_t count, const ServerFacts& facts, v1::StatusReply* reply) {
+  for (const std::string& fault : facts.file_faults) reply->add_file_faults(fault);
   if (count == 0) return;
   const std::vector<LogRecord> records = ProcessLog().All();
   for (size_t i = records.size() - std::min<size_t>(records.size(), count); i < records.size();
@@ -50,7 +52,7 @@ void CollectStatus(const DirectoryHolder& directory, const ServerFacts& facts,
   reply.set_isa(facts.isa);
   reply.set_instead(facts.instead);
   const bool whole = !caller.secured || caller.identity.role == Role::kAdmin;
-  if (whole) AddEvents(request.events(), &reply);
+  if (whole) AddForAdmins(request.events(), facts, &reply);
   for (const PeerState& peer : facts.peers) {
     v1::PeerStatus* added = reply.add_peers();
     added->set_id(peer.id);
@@ -316,6 +318,25 @@ void AddAdminMethods(GenericServer* server, const DirectoryHolder* directory,
   AddMethod(server, method::kAdminExport, directory, &Export);
   AddMethod(server, method::kAdminImport, directory, &Import);
   AddListMethod(server, method::kAdminListTenants, directory, &ListTenants);
+}
+
+void AddReloadMethod(GenericServer* server, Executor* executor,
+                     std::function<std::vector<FileOutcome>()> reload) {
+  server->AddMethod(method::kAdminReload,
+                    UnaryCall::Factory([executor, reload](auto call, const auto& bytes) {
+                      v1::ReloadRequest request;
+                      if (!call->Parse(bytes, &request)) return;
+                      executor->Post([call, reload] {
+                        v1::ReloadReply reply;
+                        for (const FileOutcome& file : reload()) {
+                          v1::ReloadedFile* added = reply.add_files();
+                          added->set_setting(file.setting);
+                          added->set_path(file.path);
+                          added->set_error(std::string(file.status.message()));
+                        }
+                        call->Reply(reply);
+                      });
+                    }));
 }
 
 }  // namespace ballast::server

@@ -8,9 +8,11 @@
 #include <vector>
 
 #include "ballast/v1/admin.pb.h"
+#include "common/base/executor.h"
 #include "server/rpc/directory_holder.h"
 #include "server/rpc/generic_server.h"
 #include "server/rpc/peer_client.h"
+#include "server/security/reread_files.h"
 
 namespace ballast::server {
 
@@ -30,12 +32,14 @@ struct ServerFacts {
   std::vector<PeerState> peers;
   std::vector<DiskState> disks;
   std::string instead;  // of serving; empty: it serves where there is a directory
+  // Why files that were to be read again are not in force, a sentence each.
+  std::vector<std::string> file_faults;
 };
 
 // Calls `done`, now or on the directory's strand, with everything known at the moment. Before the
 // directory exists, `serving` is false and there are no jobs. `request`: how much of the past. A
 // caller of a tenant gets that tenant's jobs, and of the server only what is no other tenant's: no
-// events, no memory, no works.
+// events, no memory, no works, no faults of files.
 void CollectStatus(const DirectoryHolder& directory, const ServerFacts& facts,
                    const v1::StatusRequest& request, const Caller& caller,
                    std::function<void(v1::StatusReply)> done);
@@ -44,5 +48,9 @@ void CollectStatus(const DirectoryHolder& directory, const ServerFacts& facts,
 // from any thread.
 void AddAdminMethods(GenericServer* server, const DirectoryHolder* directory,
                      std::function<ServerFacts()> facts);
+
+// Adds Admin/Reload. `reload` reads files, on `executor`, and says what became of each.
+void AddReloadMethod(GenericServer* server, Executor* executor,
+                     std::function<std::vector<FileOutcome>()> reload);
 
 }  // namespace ballast::server

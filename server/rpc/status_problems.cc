@@ -38,6 +38,9 @@ std::vector<std::string> ProblemsOf(const v1::StatusReply& server) {
   for (const v1::DiskStatus& disk : server.disks()) {
     if (std::string wrong = ProblemOf(disk); !wrong.empty()) problems.push_back(std::move(wrong));
   }
+  for (const std::string& fault : server.file_faults()) {
+    problems.push_back(absl::StrCat("a file is not in force, its older content is: ", fault));
+  }
   for (const v1::PeerStatus& peer : server.peers()) {
     if (!peer.reachable()) problems.push_back(absl::StrCat("it does not reach server ", peer.id()));
   }

@@ -13,6 +13,7 @@ constexpr Roles kTrainers{Role::kTrainer};
 constexpr Roles kServers{Role::kServer};
 constexpr Roles kReaders{Role::kViewer, Role::kOperator, Role::kAdmin};
 constexpr Roles kUsers{Role::kTrainer, Role::kOperator, Role::kAdmin};
+constexpr Roles kAdmins{Role::kAdmin};
 constexpr Roles kListeners{Role::kTrainer, Role::kViewer, Role::kOperator, Role::kAdmin};
 
 constexpr MethodRow kRows[] = {
@@ -48,6 +49,7 @@ constexpr MethodRow kRows[] = {
     {"/ballast.v1.Admin/Export", kUsers, Scope::kTenant, true},
     {"/ballast.v1.Admin/Import", kUsers, Scope::kTenant, true},
     {"/ballast.v1.Admin/ListTenants", kReaders, Scope::kTenant, false},
+    {"/ballast.v1.Admin/Reload", kAdmins, Scope::kServer, true},
 
     {"/grpc.health.v1.Health/Check", kNobody, Scope::kOpen, false},
     {"/grpc.health.v1.Health/Watch", kNobody, Scope::kOpen, false},
@@ -61,6 +63,8 @@ const char* ScopeText(Scope scope) {
       return "what its tenant has";
     case Scope::kCluster:
       return "the cluster";
+    case Scope::kServer:
+      return "the server that is asked";
     case Scope::kHello:
     case Scope::kPeer:
       return "the server that the message names";

@@ -37,6 +37,7 @@ enum class Scope : uint8_t {
   kOpen,     // nothing: the call needs no identity
   kTenant,   // names and numbers in the message are looked up among what its tenant has
   kCluster,  // the call is about the whole cluster
+  kServer,   // the call is about the server that is asked; for operators
   kHello,    // the message names the server that calls; without security every caller may
   kPeer,     // the message names the server that calls
   kHome,     // the server that calls is the home of the cluster: the one with the lowest id

@@ -6,6 +6,7 @@ Comes from: pytest. Goes to: dev-ca.sh, ballastd, ballast.torch, ballastctl.
 from __future__ import annotations
 
 import hashlib
+import json
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -104,35 +105,79 @@ def test_a_token_that_others_may_read_is_refused_by_name(cluster, files, tmp_pat
         run.step(1)
 
 
-@pytest.mark.parametrize("broken", ["", "server.yaml", "tokens", "quotas.yaml", "server-0.pem"])
-def test_a_revocation_takes_effect_whatever_else_is_broken(ballastd, files, tmp_path, broken):
-    """Once by SIGHUP; what the broken file said before stays in force."""
-    for name in ("ca.pem", "server-0.pem", "server-0.key", "tokens"):
-        (tmp_path / name).write_bytes((files / name).read_bytes())
-        (tmp_path / name).chmod(0o600)
-    (tmp_path / "denied").write_text("")
-    (tmp_path / "quotas.yaml").write_text("")
-    config = tmp_path / "server.yaml"
-    config.write_text(
-        "listen: {address: '127.0.0.1:0'}\nadmin: {address: '127.0.0.1:0'}\n"
-        f"security: {{mode: tls, ca: {tmp_path}/ca.pem, certificate: {tmp_path}/server-0.pem, "
-        f"key: {tmp_path}/server-0.key, tokens_file: {tmp_path}/tokens, "
-        f"denied_file: {tmp_path}/denied, quotas_file: {tmp_path}/quotas.yaml}}\n"
-    )
+class Operated:
+    """A server with every file that it reads again, which `folder` has, and what roles may do."""
 
-    def code(role: str) -> int:
-        command = [ballastd.parent / "ballastctl", "jobs", "list", "--endpoint", server.endpoint,
-                   f"--tls-ca={files}/ca.pem", f"--token-file={files}/{role}.token"]
-        return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode
+    def __init__(self, ballastd: Path, files: Path, folder: Path) -> None:
+        self.files, self.folder = files, folder
+        for name in ("ca.pem", "server-0.pem", "server-0.key", "tokens"):
+            (folder / name).write_bytes((files / name).read_bytes())
+            (folder / name).chmod(0o600)
+        (folder / "denied").write_text("")
+        (folder / "quotas.yaml").write_text("")
+        config = folder / "server.yaml"
+        config.write_text(
+            "listen: {address: '127.0.0.1:0'}\nadmin: {address: '127.0.0.1:0'}\n"
+            f"security: {{mode: tls, ca: {folder}/ca.pem, certificate: {folder}/server-0.pem, "
+            f"key: {folder}/server-0.key, tokens_file: {folder}/tokens, "
+            f"denied_file: {folder}/denied, quotas_file: {folder}/quotas.yaml}}\n"
+        )
+        self.server = OneServer(ballastd, folder, "--config", str(config))
 
-    with OneServer(ballastd, tmp_path, "--config", str(config)) as server:
-        assert (code("operator"), code("trainer")) == (0, 0)
+    def code(self, role: str) -> int:
+        return self.server.ctl("jobs", "list", f"--tls-ca={self.files}/ca.pem",
+                               f"--token-file={self.files}/{role}.token").returncode
+
+    def as_admin(self, *words: str) -> subprocess.CompletedProcess:
+        return self.server.ctl(*words, f"--tls-ca={self.files}/ca.pem",
+                               f"--tls-cert={self.files}/admin.pem",
+                               f"--tls-key={self.files}/admin.key")
+
+    def reload(self) -> dict[str, str | None]:
+        """Of each file the error; the exit code says whether there is one."""
+        said = self.as_admin("reload", "-o", "json")
+        errors = {Path(file["path"]).name: file["error"]
+                  for file in json.loads(said.stdout)["files"]}
+        assert said.returncode == (0 if set(errors.values()) == {None} else 1), said.stderr
+        return errors
+
+
+@pytest.mark.parametrize(("broken", "how"), [
+    ("", "change"), ("server.yaml", "hangup"), ("tokens", "change"), ("quotas.yaml", "reload"),
+    ("server-0.pem", "reload"),
+])
+def test_a_revocation_takes_effect_whatever_else_is_broken(ballastd, files, tmp_path, broken, how):
+    """By itself, by SIGHUP or by reload; what the broken file said before stays in force."""
+    operated = Operated(ballastd, files, tmp_path)
+    with operated.server as server:
+        assert (operated.code("operator"), operated.code("trainer")) == (0, 0)
         if broken:
             (tmp_path / broken).write_text("{")
         (tmp_path / "denied").write_text("spiffe://ballast/tenant/default/operator\n")
-        server.process.send_signal(signal.SIGHUP)
-        wait_for(lambda: code("operator") == 7, "the refusal of a denied operator")
-        assert code("trainer") == 0
+        if how == "hangup":
+            server.process.send_signal(signal.SIGHUP)
+        elif how == "reload":
+            errors = operated.reload()
+            assert len(errors) == 5
+            assert errors.pop(broken)
+            assert set(errors.values()) == {None}
+        wait_for(lambda: operated.code("operator") == 7, "the refusal of a denied operator")
+        assert operated.code("trainer") == 0
+
+
+def test_health_names_a_list_that_is_not_in_force_until_it_is_mended(ballastd, files, tmp_path):
+    operated = Operated(ballastd, files, tmp_path)
+    with operated.server as server:
+        (tmp_path / "tokens").write_text("{")
+        wait_for(lambda: operated.as_admin("health").returncode == 6, "the fault in health")
+        fault = f"security.tokens_file: {tmp_path}/tokens:1:1: "
+        assert fault in operated.as_admin("health").stdout
+        assert server.log.count("what this file said before stays in force") == 1
+        assert operated.reload()["tokens"]
+        assert operated.code("trainer") == 0
+        (tmp_path / "tokens").write_bytes((files / "tokens").read_bytes())
+        wait_for(lambda: operated.as_admin("health").returncode == 0, "a mended list")
+        assert set(operated.reload().values()) == {None}
 
 
 def test_a_list_of_tokens_at_fault_is_named_with_its_place(ballastd, files, tmp_path):

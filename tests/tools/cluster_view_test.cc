@@ -57,6 +57,7 @@ TEST(ClusterView, EachProblemIsNamed) {
   v1::StatusReply server = View().servers[0];
   server.set_serving(false);
   server.set_instead("replaying");
+  server.add_file_faults("tokens:1:1: no digest");
   server.add_peers()->set_id(7);
   AddSlot(&server, 2, "lost", 0);
   v1::JobStatus* failed = server.add_jobs();
@@ -71,7 +72,8 @@ TEST(ClusterView, EachProblemIsNamed) {
   }
   EXPECT_THAT(
       ProblemsOf(server),
-      ElementsAre(HasSubstr("not serve jobs: replaying"), HasSubstr("server 7"),
+      ElementsAre(HasSubstr("not serve jobs: replaying"),
+                  HasSubstr("older content is: tokens:1:1: no digest"), HasSubstr("server 7"),
                   HasSubstr("trainer 2 of job gpt is lost"), HasSubstr("old failed: no disk"),
                   "job bert is damaged: no file", "job bert is unopened: no file"));
 }

@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "common/base/reason.h"
+#include "common/base/thread_executor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/convert/job_convert.h"
@@ -15,6 +16,7 @@
 namespace ballast::server {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 ServerFacts FactsOfTest() {
@@ -38,10 +40,16 @@ class ServicesTest : public testing::Test {
     const auto facts = [this] {
       ServerFacts now = FactsOfTest();
       now.instead = instead_;
+      now.file_faults = {"denied:1:1: no identity"};
       return now;
     };
     AddControlMethods(&server_, &holder_, terms, facts, &metrics_);
     AddAdminMethods(&server_, &holder_, facts);
+    AddReloadMethod(&server_, &executor_, [] {
+      return std::vector<FileOutcome>{
+          {"security.tokens_file", "/tokens", absl::OkStatus()},
+          {"security.denied_file", "/denied", absl::InvalidArgumentError("denied:1:1: no")}};
+    });
     EXPECT_TRUE(server_.Start({}).ok());
   }
 
@@ -73,6 +81,7 @@ class ServicesTest : public testing::Test {
   std::shared_ptr<FakeDirectory> directory_ = std::make_shared<FakeDirectory>();
   DirectoryHolder holder_{StillStarting({3, "127.0.0.1:1"}, "waits for its peers file")};
   std::string instead_;  // of serving, as the server says
+  ThreadExecutor executor_{"test", 1};
   GenericServer server_;
 };
 
@@ -231,6 +240,7 @@ TEST_F(ServicesTest, StatusTellsServerPeersAndJobs) {
     EXPECT_TRUE(reply.peers(0).reachable());
     EXPECT_EQ(reply.disks(0).ShortDebugString(),
               "directory: \"data\" free_bytes: 5 size_bytes: 10");
+    EXPECT_THAT(reply.file_faults(), ElementsAre("denied:1:1: no identity"));
     EXPECT_EQ(reply.serving(), serving);
     EXPECT_EQ(reply.jobs_size(), serving ? 1 : 0);
     if (serving) {
@@ -249,6 +259,17 @@ TEST_F(ServicesTest, AServerThatEndsServesNoMoreAndStillHasItsJobs) {
   EXPECT_FALSE(reply.serving());
   EXPECT_EQ(reply.instead(), "ending");
   EXPECT_EQ(reply.jobs_size(), 1);
+}
+
+TEST_F(ServicesTest, AReloadNamesEachFileAndWhyOneIsNotInForce) {
+  RawStream call = Open(method::kAdminReload);  // Before there is a directory.
+  ASSERT_TRUE(call.Write(SerializeMessage(v1::ReloadRequest())));
+  const auto reply = call.ReadReply<v1::ReloadReply>();
+  ASSERT_EQ(reply.files_size(), 2);
+  EXPECT_EQ(reply.files(0).ShortDebugString(),
+            "setting: \"security.tokens_file\" path: \"/tokens\"");
+  EXPECT_EQ(reply.files(1).ShortDebugString(),
+            "setting: \"security.denied_file\" path: \"/denied\" error: \"denied:1:1: no\"");
 }
 
 TEST_F(ServicesTest, TenantsAreToldWithWhatTheyUseAndMayUse) {

@@ -82,6 +82,7 @@ class GateServicesTest : public testing::Test {
         &server_, &holder_, {}, [] { return ServerFacts(); }, &metrics_);
     AddPeerMethods(&server_, &holder_, {1, 9, &gate_});
     AddAdminMethods(&server_, &holder_, [] { return ServerFacts(); });
+    AddReloadMethod(&server_, &executor_, [] { return std::vector<FileOutcome>(); });
     AddHealthMethods(&server_, &health_);
     stream_deps_.directory = &holder_;
     stream_deps_.executor = &executor_;

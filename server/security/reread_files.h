@@ -1,0 +1,73 @@
+// RereadFiles: files of the configuration that are read again when they change, and on request. A
+// file at fault changes nothing; faults() name it until it is mended.
+// Comes from: ServerSecurity. Goes to: the files; what takes their content. Thread safety:
+// thread-safe. One thread at a time reads.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "common/base/executor.h"
+#include "common/base/sync.h"
+
+namespace ballast::server {
+
+// What became of one file that was to be read.
+struct FileOutcome {
+  std::string setting;  // "security.tokens_file"
+  std::string path;
+  absl::Status status;  // of an error: why what the file said before stays in force
+};
+
+// Says in the log what is wrong with a file that was read again.
+void WarnOfFault(const absl::Status& fault);
+
+class RereadFiles : public std::enable_shared_from_this<RereadFiles> {
+ public:
+  struct File {
+    std::string setting;
+    std::string path;  // not empty
+    // Reads the file and takes what it says, or returns why it does not, and has changed nothing.
+    std::function<absl::Status()> read;
+  };
+
+  explicit RereadFiles(std::vector<File> files);
+
+  // Reads all of them now, in order, and says nothing in the log: the caller does.
+  std::vector<FileOutcome> Read();
+  // Reads each file that differs from the one read last, once it has been the same for two looks,
+  // so that one which is being written is not taken by half; and those at fault. To be called about
+  // once a second. The log says what was read, and once what is wrong.
+  void Look();
+  // Looks every `interval`, until this object is gone.
+  void Watch(Executor* executor, std::chrono::nanoseconds interval);
+  // Waits for a read under way; later ones find no files.
+  void Stop();
+  // What is wrong with files, as their newest reads said. Waits for no disk.
+  std::vector<std::string> faults() const;
+
+ private:
+  struct Watched {
+    File file;
+    std::string read;  // signature of the file that was read last
+    std::string seen;  // at the newest look
+    absl::Status status;
+  };
+
+  absl::Status ReadOne(Watched* watched) ABSL_EXCLUSIVE_LOCKS_REQUIRED(reading_);
+  // For faults().
+  void TellFaults() ABSL_EXCLUSIVE_LOCKS_REQUIRED(reading_);
+
+  Mutex reading_;  // held while the disk is read
+  std::vector<Watched> files_ ABSL_GUARDED_BY(reading_);
+  mutable Mutex mu_;  // taken after reading_
+  std::vector<std::string> faults_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace ballast::server
