@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from deploy.manifests import POD_INDEX, Manifests
+from deploy.manifests import POD_INDEX, Document, Manifests
 
 _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "Ki": 1 << 10, "Mi": 1 << 20,
           "Gi": 1 << 30}
@@ -35,9 +35,12 @@ def selectors(m: Manifests) -> list[str]:
     """Everything that selects pods selects the servers."""
     found = {"StatefulSet": m.servers["selector"]["matchLabels"],
              "PodDisruptionBudget": m.one("PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
-             "NetworkPolicy": m.one("NetworkPolicy")["spec"]["podSelector"]["matchLabels"]}
+             "NetworkPolicy": m.one("NetworkPolicy", "ballast")["spec"]["podSelector"][
+                 "matchLabels"]}
     for service in m.all("Service"):
         found[f"Service {service['metadata']['name']}"] = service["spec"]["selector"]
+    for spread in m.pod["topologySpreadConstraints"]:
+        found["spread"] = spread["labelSelector"]["matchLabels"]
     for rules in m.pod["affinity"]["podAntiAffinity"].values():
         for rule in rules:
             term = rule.get("podAffinityTerm", rule)
@@ -109,7 +112,9 @@ def volumes(m: Manifests) -> list[str]:
     if mounts.get(storage.get("data_dir")) not in claims:
         wrong.append("storage.data_dir is not on a volume of the pod's own")
     claim = shared.get(mounts.get(storage.get("snapshot_dir")))
-    if claim is None:
+    if "snapshot_dir" not in storage:
+        wrong += [f"{shared} are claimed for nothing"] if shared else []
+    elif claim is None:
         wrong.append("storage.snapshot_dir is not on a shared volume")
     elif m.servers["replicas"] > 1:
         modes = m.one("PersistentVolumeClaim", claim)["spec"]["accessModes"]
@@ -136,28 +141,38 @@ def resources(m: Manifests) -> list[str]:
 
 def restricted(m: Manifests) -> list[str]:
     """The restricted Pod Security Standard, and no way to the API server."""
-    pod, container = m.pod["securityContext"], m.container["securityContext"]
     facts = {
-        "runAsNonRoot": pod.get("runAsNonRoot") is True,
-        "runAsUser": pod.get("runAsUser", 0) > 0 and "runAsUser" not in container,
-        "fsGroup": pod.get("fsGroup") == pod.get("runAsGroup"),
-        "seccompProfile": pod.get("seccompProfile") == {"type": "RuntimeDefault"},
-        "allowPrivilegeEscalation": container.get("allowPrivilegeEscalation") is False,
-        "capabilities": container.get("capabilities") == {"drop": ["ALL"]},
-        "readOnlyRootFilesystem": container.get("readOnlyRootFilesystem") is True,
-        "host": not any(key.startswith("host") for key in m.pod),
-        "token": m.pod.get("automountServiceAccountToken") is False
-        and m.one("ServiceAccount").get("automountServiceAccountToken") is False
+        "token": m.one("ServiceAccount").get("automountServiceAccountToken") is False
         and m.pod["serviceAccountName"] == m.one("ServiceAccount")["metadata"]["name"],
-        "enableServiceLinks": m.pod.get("enableServiceLinks") is False,
         "namespace": "restricted" in m.one("Namespace")["metadata"]["labels"].values(),
     }
-    return [name for name, right in facts.items() if not right]
+    wrong = [name for name, right in facts.items() if not right]
+    for workload in m.all("StatefulSet") + m.all("Deployment"):
+        pod = workload["spec"]["template"]["spec"]
+        wrong += [name for container in pod["containers"]
+                  for name, right in _limits_of(pod, container).items() if not right]
+    return wrong
+
+
+def _limits_of(whole: Document, container: Document) -> dict[str, bool]:
+    pod, own = whole["securityContext"], container["securityContext"]
+    return {
+        "runAsNonRoot": pod.get("runAsNonRoot") is True,
+        "runAsUser": pod.get("runAsUser", 0) > 0 and "runAsUser" not in own,
+        "fsGroup": pod.get("fsGroup") == pod.get("runAsGroup"),
+        "seccompProfile": pod.get("seccompProfile") == {"type": "RuntimeDefault"},
+        "allowPrivilegeEscalation": own.get("allowPrivilegeEscalation") is False,
+        "capabilities": own.get("capabilities") == {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": own.get("readOnlyRootFilesystem") is True,
+        "host": not any(key.startswith("host") for key in whole),
+        "token": whole.get("automountServiceAccountToken") is False,
+        "enableServiceLinks": whole.get("enableServiceLinks") is False,
+    }
 
 
 def network(m: Manifests) -> list[str]:
     """Servers and trainers reach the port of rounds, and nothing else reaches anything."""
-    spec = m.one("NetworkPolicy")["spec"]
+    spec = m.one("NetworkPolicy", "ballast")["spec"]
     wrong = [] if set(spec["policyTypes"]) == {"Ingress", "Egress"} else ["one way is open"]
     port = [{"protocol": "TCP", "port": _port(m.config["listen"]["address"])}]
     pods = [{"podSelector": {"matchLabels": labels}}
@@ -209,5 +224,28 @@ def files(m: Manifests) -> list[str]:
     return [] if key in keys else [f"--config names {key}, but {name} has {', '.join(keys)}"]
 
 
+def access(m: Manifests) -> list[str]:
+    """Each file that the security settings name is mounted, and only a pod of operators has the key
+    of one; who scrapes shows the token that the servers want."""
+    mounts = {mount["mountPath"] for mount in m.container["volumeMounts"]}
+    security = m.config.get("security", {})
+    token = m.config["admin"].get("token_file")
+    named = [security.get(key) for key in ("ca", "certificate", "key", "tokens_file",
+                                           "denied_file", "quotas_file")] + [token]
+    wrong = [f"{path} is on no volume" for path in named
+             if path and path.rpartition("/")[0] not in mounts]
+    secrets = {v["name"]: v["secret"]["secretName"] for v in m.pod["volumes"] if "secret" in v}
+    if "ballast-operator" in secrets.values():
+        wrong.append("a server has the key of an operator")
+    if (security.get("mode") == "tls") == bool(m.config["listen"].get("insecure_network")):
+        wrong.append("either TLS or listen.insecure_network")
+    for monitor in m.all("ServiceMonitor"):
+        for endpoint in monitor["spec"]["endpoints"]:
+            shown = endpoint.get("authorization", {}).get("credentials")
+            wanted = {"name": secrets.get("admin"), "key": token and token.rpartition("/")[2]}
+            wrong += [] if shown == wanted else [f"a scrape shows {shown}, not {wanted}"]
+    return wrong
+
+
 CHECKS = (selectors, ports, peers, identity, volumes, resources, restricted, network, probes,
-          ending, disruption, files)
+          ending, disruption, files, access)

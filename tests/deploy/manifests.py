@@ -6,7 +6,9 @@ Comes from: kubectl kustomize. Goes to: kubernetes_checks.py and the tests.
 from __future__ import annotations
 
 import functools
+import os
 import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,11 @@ import yaml
 from deploy.tools import DEPLOY, run
 
 KUBERNETES = DEPLOY / "kubernetes"
-# Each starts servers; overlays/monitoring stands beside any of them.
-SERVERS = ("base", "overlays/dev", "overlays/nvme", "overlays/tls")
+# Each combines with the others, in any order; tokens wants tls.
+COMPONENTS = ("nvme", "tls", "monitoring", "snapshots")
+ALL = "base+" + "+".join((*COMPONENTS, "tokens"))
+# A folder, and components on top of it. kubectl 1.20 reads the first two.
+SERVERS = ("base", "overlays/dev", "base+snapshots", "base+nvme", "base+tls", ALL)
 # Label of a StatefulSet's pod -> its ordinal.
 POD_INDEX = "metadata.labels['apps.kubernetes.io/pod-index']"
 
@@ -25,7 +30,21 @@ Document = dict[str, Any]
 
 @functools.cache
 def rendered(kubectl: Path, folder: str) -> str:
-    done = run(kubectl, "kustomize", KUBERNETES / folder)
+    """Of a folder, or of one with components: "base+tls+nvme", in this order."""
+    base, *components = folder.split("+")
+    if not components:
+        return _kustomize(kubectl, KUBERNETES / base)
+    with tempfile.TemporaryDirectory() as own:
+        above = os.path.relpath(KUBERNETES, os.path.realpath(own))
+        (Path(own) / "kustomization.yaml").write_text(yaml.dump({
+            "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
+            "resources": [f"{above}/{base}"],
+            "components": [f"{above}/components/{name}" for name in components]}))
+        return _kustomize(kubectl, Path(own))
+
+
+def _kustomize(kubectl: Path, folder: Path) -> str:
+    done = run(kubectl, "kustomize", folder)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -95,7 +114,13 @@ class Manifests:
 
     @property
     def config(self) -> Document:
-        return yaml.safe_load(self.config_text)
+        """What the servers find: the file, and the variables of the pod, which win over it."""
+        config = yaml.safe_load(self.config_text)
+        for name, value in self.variables(0).items():
+            if name.startswith("BALLAST_"):
+                section, _, field = name.removeprefix("BALLAST_").lower().partition("_")
+                config.setdefault(section, {})[field] = yaml.safe_load(value)
+        return config
 
     def pod_name(self, ordinal: int) -> str:
         return f"{self.one('StatefulSet')['metadata']['name']}-{ordinal}"

@@ -23,18 +23,21 @@ class Pods:
         self.found, self._folder, self._start = found, folder, start
         self._config = folder / "ballastd.yaml"
         self.token = ""  # of the admin port; "": it wants none
+        if "token_file" in found.config["admin"]:
+            self._make_token()
         if "security" in found.config:
-            self._make_secrets()
+            self._make_access()
         self._config.write_text(self._mounted(found.config_text))
         self._peers = folder / "peers.json"
         self.servers = [self._run(i, ON_LOOPBACK) for i in range(found.servers["replicas"])]
 
     def _run(self, ordinal: int, network: tuple[str, ...]) -> Server:
         """The pod's command, with this machine's network and disk instead of the cluster's."""
-        fields = [f"storage.data_dir={self.data(ordinal)}",
-                  f"storage.snapshot_dir={self._folder / 'snapshots'}"]
+        fields = [f"storage.data_dir={self.data(ordinal)}"]
+        if "snapshot_dir" in self.found.config["storage"]:
+            fields.append(f"storage.snapshot_dir={self._folder / 'snapshots'}")
         more = []
-        if "cluster" in self.found.config:
+        if self.found.config["cluster"].get("peers"):
             fields.append("cluster.peers=[]")
             more = ["--peers-file", str(self._peers)]
         return self._start("--config", str(self._config), *network, *more,
@@ -42,9 +45,16 @@ class Pods:
                            **{name: self._mounted(value)
                               for name, value in self.found.variables(ordinal).items()})
 
-    def _make_secrets(self) -> None:
-        """What the Secrets hold: all pairs, and the token."""
-        dev_ca(self._folder / "tls", self.found.servers["replicas"])
+    def _make_access(self) -> None:
+        """All pairs; the lists, of which a ConfigMap brings two."""
+        dev_ca(self.tls, self.found.servers["replicas"])
+        for folder in ("access", "tokens"):
+            (self._folder / folder).mkdir()
+        for name, text in self.found.one("ConfigMap", "ballast-access")["data"].items():
+            (self._folder / "access" / name).write_text(text)
+        (self._folder / "tokens" / "tokens").touch(mode=0o600)
+
+    def _make_token(self) -> None:
         self.token = "token-of-this-test"
         (self._folder / "admin").mkdir()
         secret = self._folder / "admin" / "token"
@@ -53,9 +63,14 @@ class Pods:
 
     def _mounted(self, text: str) -> str:
         """`text` with the folders of this machine for those where Secrets are mounted."""
-        for volume in ("tls", "admin"):
+        for volume in ("tls", "admin", "access", "tokens"):
             text = re.sub(rf"(^|\s)/{volume}/", rf"\g<1>{self._folder}/{volume}/", text)
         return text
+
+    @property
+    def tls(self) -> Path:
+        """The pairs of all roles."""
+        return self._folder / "tls"
 
     def data(self, ordinal: int) -> Path:
         return self._folder / f"data-{ordinal}"

@@ -42,6 +42,27 @@ def test_probes_answer_and_sigterm_ends_in_time(folder, run_pods):
     assert set(pods.stop()) == {0}
 
 
+def test_the_operators_pod_operates_the_servers(run_pods, ballastd):
+    """As `kubectl exec deploy/ballast-operator` does, with the variables of that pod."""
+    pods = run_pods("base+tls")
+    pods.introduce()
+    container = pods.found.one("Deployment")["spec"]["template"]["spec"]["containers"][0]
+    variables = {entry["name"]: entry["value"].replace("/operator/", f"{pods.tls}/")
+                 for entry in container["env"]}
+    variables["BALLAST_ENDPOINTS"] = pods.servers[0].address
+
+    def ballastctl(*words: str) -> tuple[int, str]:
+        done = run(ballastd.with_name("ballastctl"), *words, env=variables)
+        return done.returncode, done.stdout + done.stderr
+
+    assert ballastctl("health")[0] == 0
+    code, said = ballastctl("reload")
+    assert code == 0 and said.count("security.denied_file") == 2, said
+    # Its own command is one that goes on: only the terminal is missing here.
+    code, said = ballastctl(*container["command"][1:])
+    assert container["tty"] and code == 2 and "redraws a terminal" in said
+
+
 def test_any_one_server_is_an_endpoint(run_pods):
     """As the client Service gives it. The second server is not the home."""
     pods = run_pods("base")
@@ -57,7 +78,7 @@ def test_a_lost_node(lost, run_pods, ballastd):
         done = run(ballastd.with_name("ballastctl"), *words, "--endpoint", endpoint, env={})
         return done.returncode, done.stdout + done.stderr
 
-    pods = run_pods("base")
+    pods = run_pods("base+snapshots")
     pods.introduce()
     assert train(pods.servers[0].address, "gpt", rounds=2) == 2
     assert ballastctl("snapshot", "create", "gpt", "good")[0] == 0

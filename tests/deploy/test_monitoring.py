@@ -14,13 +14,13 @@ import pytest
 import yaml
 
 from deploy import promql
-from deploy.manifests import Manifests, documents, without_hashes
+from deploy.manifests import Manifests, documents
 from deploy.server import ON_LOOPBACK
 from deploy.tools import DEPLOY, HANG_S, REPO, kubectls, run, tool
 from deploy.training import train
 
 FOLDER = DEPLOY / "monitoring"
-OVERLAY = "overlays/monitoring"
+OVERLAY = "base+monitoring"
 # Labels that Prometheus adds: its own, and what it finds in Kubernetes.
 ADDED = {"job", "instance", "namespace"}
 # Metrics whose series begin with their first event, with a second server, or with TLS.
@@ -241,6 +241,8 @@ SCHEMAS = {
         "selector": _STRICT | {"properties": {"matchLabels": _TEXTS}},
         "endpoints": {"type": "array", "items": _STRICT | {"properties": {
             "port": {"type": "string"}, "path": {"type": "string"},
+            "authorization": _STRICT | {"properties": {"credentials": _STRICT | {"properties": {
+                "name": {"type": "string"}, "key": {"type": "string"}}}}},
             "interval": {"type": "string", "pattern": "^[0-9]+s$"}}}}}},
 }
 
@@ -259,11 +261,6 @@ def test_the_overlay_fits_its_schemas():
         jsonschema.validate(document["spec"], schema)
 
 
-def test_an_old_and_a_new_kubectl_make_the_same_overlay():
-    old, new = (without_hashes(documents(path, OVERLAY)) for path in kubectls().values())
-    assert old == new
-
-
 def test_the_overlay_has_the_same_rules_and_dashboard():
     found = overlay()
     assert found.one("PrometheusRule")["spec"]["groups"] == groups()
@@ -280,20 +277,19 @@ def test_plain_rules_say_where_runbooks_are():
         assert (done.returncode, done.stdout) == (2, "") and "usage" in done.stderr
 
 
-@pytest.mark.parametrize("which", ["old", "new"])
-def test_an_overlay_of_a_user_says_where_runbooks_are(which, tmp_path):
+def test_an_overlay_of_a_user_says_where_runbooks_are(tmp_path):
     page = "https://wiki.example.org/ballast/operations.md"
     copied = tmp_path / "deploy"
     shutil.copytree(DEPLOY / "kubernetes", copied / "kubernetes")
     shutil.copytree(DEPLOY / "monitoring", copied / "monitoring")
-    own = copied / "kubernetes/overlays/own"
+    own = copied / "own"
     own.mkdir()
     text = (DEPLOY / "README.md").read_text()
     shown = re.search(r"```yaml\n(# own/kustomization.yaml\n.*?)(# own/runbooks.yaml\n.*?)```",
                       text, re.S)  # fmt: skip
     (own / "kustomization.yaml").write_text(shown[1])
     (own / "runbooks.yaml").write_text(shown[2])
-    done = run(kubectls()[which], "kustomize", own)
+    done = run(kubectls()["new"], "kustomize", own)
     assert done.returncode == 0, done.stderr
     (found,) = [d for d in yaml.safe_load_all(done.stdout) if d["kind"] == "PrometheusRule"]
     links = [rule["annotations"]["runbook_url"] for group in found["spec"]["groups"]
@@ -310,7 +306,7 @@ def test_the_overlay_finds_the_servers_of_the_base():
     assert [s["metadata"]["name"] for s in chosen] == [base.servers["serviceName"]]
     assert chosen[0]["metadata"]["labels"][monitor["jobLabel"]] == "ballast"
     ports = {p["name"]: p["port"] for p in chosen[0]["spec"]["ports"]}
-    policy = found.one("NetworkPolicy")["spec"]
+    policy = found.one("NetworkPolicy", "ballast-metrics")["spec"]
     assert policy["podSelector"]["matchLabels"].items() <= base.labels.items()
     opened = [p["port"] for rule in policy["ingress"] for p in rule["ports"]]
     assert opened == [ports[monitor["endpoints"][0]["port"]]]
