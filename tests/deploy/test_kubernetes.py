@@ -217,7 +217,8 @@ def test_the_volume_in_the_readme_fits_the_overlay():
     """A claim of the overlay can be bound to it."""
     text = (REPO / "deploy/README.md").read_text()
     blocks = re.findall(r"^```yaml\n(.*?)^```", text, re.M | re.S)
-    volume = next(block for block in map(yaml.safe_load, blocks) if "kind" in block)
+    volume = next(block for block in map(yaml.safe_load, blocks)
+                  if block.get("kind") == "PersistentVolume")
     kubernetes_validate.validate(volume, VERSIONS[-1], strict=True)
     found = manifests("base+nvme")
     claim = found.servers["volumeClaimTemplates"][0]["spec"]
