@@ -114,3 +114,18 @@ def test_calls_that_deepspeed_answers_with_an_assertion(fake):
     with pytest.raises(AssertionError, match="Mine is not supported"):
         deepspeed.initialize(model=model, optimizer=Mine(model.parameters()), config={
             "train_micro_batch_size_per_gpu": 1})  # fmt: skip
+    config = {"train_batch_size": 1, "checkpoint": {"tag_validation": "foo"}}
+    with pytest.raises(deepspeed.DeepSpeedConfigError, match="tag_validation") as caught:
+        deepspeed.initialize(model=model, config=config)
+    assert isinstance(caught.value, Unsupported) and caught.value.source == "<dict>"
+
+
+def test_what_initialize_makes_is_of_deepspeeds_classes(fake):
+    from ballast.deepspeed.ops.adam import FusedAdam
+    from ballast.deepspeed.runtime import lr_schedules
+
+    engine = begun(optimizer={"type": "Adam"}, scheduler={"type": "WarmupDecayLR", "params": {
+        "total_num_steps": 9}})  # fmt: skip
+    kinds = (lr_schedules.WarmupDecayLR, lr_schedules.WarmupLR, lr_schedules.OneCycle)
+    assert [isinstance(engine.lr_scheduler, kind) for kind in kinds] == [True, True, False]
+    assert isinstance(engine.optimizer, FusedAdam) and not isinstance(begun().optimizer, FusedAdam)

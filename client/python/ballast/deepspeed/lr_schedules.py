@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import torch
 
 from ballast import schedules
+from ballast.deepspeed.schedule import ServiceSchedule
 from ballast.errors import BadArgument, at_border, warn
 from ballast.schedule_rates import cosine_ratio, rates
 
@@ -30,7 +31,17 @@ globals().update({
 })  # fmt: skip
 
 
-class _Scheduler:
+class _Kind(type):
+    """isinstance() of the schedule of a ds_config, which the service moves."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        if isinstance(instance, ServiceSchedule):
+            here = globals()[type(instance.schedule).__name__]
+            return issubclass(here, cls)
+        return super().__instancecheck__(instance)
+
+
+class _Scheduler(metaclass=_Kind):
     """What the five share: a position, and the optimizer whose rates it decides.
 
     optimizer: of torch or Ballast, or an object whose attribute `optimizer` is one. The arguments

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+import ballast.torch as bt
 from ballast.deepspeed.local_optimizers import steps_in_fp32
 from ballast.errors import Unsupported
 
@@ -22,7 +23,14 @@ def _adam(name: str, params: Any, bias_correction: bool, decoupled: bool, **more
     return of(params, **more)
 
 
-class DeepSpeedCPUAdam:
+class _Adam(type):
+    """isinstance() of an optimizer that initialize() has made of the configuration's Adam."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, (bt.AdamW, bt.Adam))
+
+
+class DeepSpeedCPUAdam(metaclass=_Adam):
     """Gives a torch.optim.AdamW, or Adam with adamw_mode=False, for initialize(optimizer=...).
 
     Arguments and defaults are DeepSpeed's. fp32_optimizer_states: outside of initialize(), 16-bit
@@ -48,7 +56,7 @@ class DeepSpeedCPUAdam:
         return steps_in_fp32(made) if fp32_optimizer_states else made
 
 
-class FusedAdam:
+class FusedAdam(metaclass=_Adam):
     """As DeepSpeedCPUAdam; set_grad_none means nothing. Unsupported for amsgrad, as DeepSpeed's."""
 
     def __new__(

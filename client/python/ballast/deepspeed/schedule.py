@@ -41,6 +41,11 @@ class ServiceSchedule:
         self.optimizer = optimizer
 
     @property
+    def schedule(self) -> Any:
+        """What ballast.schedules has of it."""
+        return self.optimizer._membership.config.lr_schedule
+
+    @property
     def last_batch_iteration(self) -> int:
         """Position of the next round; -1 before the first."""
         policy = self.optimizer.policy

@@ -12,10 +12,22 @@ from typing import Any
 from ballast.deepspeed.unbuilt import unbuilt
 from ballast.ds_config import launched
 from ballast.ds_config.check import effective
+from ballast.ds_config.errors import DsConfigError
 from ballast.ds_config.report import refusal, refusal_of
 from ballast.ds_config.row import Verdict
 from ballast.ds_config.source import Config
-from ballast.errors import BadArgument
+from ballast.errors import BadArgument, Unsupported
+
+
+class RefusedConfig(Unsupported, DsConfigError):
+    """Refused keys of a configuration; DeepSpeed's class of errors of it, too."""
+
+    def __init__(self, source: str, text: str) -> None:
+        Unsupported.__init__(self, text)
+        self.source, self.line, self.column, self.text = source, 0, 0, text
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.source, self.text)
 
 
 class Settings:
@@ -30,7 +42,7 @@ class Settings:
         error = refusal(report.source, (*report.refused, *report.unfilled))
         error = error or refusal_of(report.source, unbuilt(self._values))
         if error is not None:
-            raise error
+            raise RefusedConfig(str(report.source), error.message)
         self.batch = report.batch
         # Switched on, and left to the script.
         self.beside = [

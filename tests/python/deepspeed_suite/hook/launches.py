@@ -37,6 +37,7 @@ def pytest_runtest_setup(item):
 
 
 def pytest_collection_modifyitems(items):
+    from unit import common
     from unit.common import DistributedExec
 
     launch, run, close = (
@@ -61,6 +62,13 @@ def pytest_collection_modifyitems(items):
         pool.terminate()  # Ranks may wait for one that has failed.
         pool.join()
 
+    def reduced(flag, op):
+        flags = [None] * torch.distributed.get_world_size()
+        torch.distributed.all_gather_object(flags, bool(flag))
+        return op(flags)
+
+    if not torch.cuda.is_available():
+        common.reduce_boolean_flags = reduced  # Its own puts the flag on device 0.
     DistributedExec._launch_procs = launched
     DistributedExec._dist_run = ran
     DistributedExec._close_pool = closed
