@@ -38,11 +38,10 @@ fail() {
 }
 
 build() {
-  local targets=(ballastd ballastctl ballast_python ballast_python_stable ballast_cuda)
+  local targets=(ballastd ballastctl ballast_python ballast_cuda)
   ((bundle)) || targets+=("${TESTS[@]}" ballast_cuda_faulty cuda_standin fake_nccl)
   mkdir -p build/logs
-  client/python/wheel/stable_headers.sh
-  logged cmake --build "$BUILD" --target "${targets[@]}"
+  logged client/python/wheel/stable_modules.sh "${targets[@]}"
 }
 
 # logged COMMAND...: its output is shown only when it fails.
@@ -125,7 +124,7 @@ assemble() {
 pack() {
   mkdir -p "$(dirname "$out")"
   tar --create --sort=name --mtime "@$SOURCE_DATE_EPOCH" --owner 0 --group 0 --numeric-owner \
-    -C build/kit "$name" | gzip -9n >"$out.part"
+    -C build/kit "$name" | gzip -n >"$out.part"
   local bytes
   bytes=$(stat -c %s "$out.part")
   ((bytes <= MIB_MAX << 20)) || fail "the archive has $bytes bytes, more than $MIB_MAX MiB"

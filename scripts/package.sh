@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the packages out of build/release: the wheel for trainers, .deb and image of the servers.
+# Makes the packages out of build/release: the wheels for trainers, .deb and image of the servers.
 # Comes from: scripts/setup.sh, which has built the tree. Goes to: build/packages, or --out.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -10,7 +10,8 @@ usage: scripts/package.sh [--out DIR] [wheel] [deb] [image]
 
 Builds the named packages, or all three, from the programs in build/release (scripts/setup.sh):
 
-  wheel   ballast-VERSION-cp311-cp311-manylinux_*.whl: the Python client, its libraries inside
+  wheel   ballast-VERSION-cp311-cp311-manylinux_*.whl and -cp312-abi3-: the Python client for
+          Python 3.11, and for 3.12 and newer, its libraries inside
   deb     ballast-server_VERSION_ARCH.deb: ballastd, ballastctl, the systemd unit
   image   ballast-VERSION.oci: an OCI layout with the image ballast:VERSION, and its SBOM
 

@@ -56,9 +56,13 @@ class Packages:
     def __init__(self, folder: Path):
         self._folder = folder
 
-    def wheel(self) -> Path:
-        """The wheel of the Python client."""
-        return next(self._once("wheel", build("wheel")).glob("*.whl"))
+    def wheels(self) -> Path:
+        """The folder with the wheels of the Python client."""
+        def make(folder: Path) -> None:
+            # It compiles modules, as the kit does.
+            build("wheel", KIT_HANG_S)(folder)
+
+        return self._once("wheel", make)
 
     def deb(self) -> Path:
         """The package of the servers."""
@@ -93,15 +97,19 @@ class Packages:
 
         return self._once(name, make)
 
-    def venv(self, root: Path, wheel: Path) -> Path:
-        """A venv of that root's Python with nothing but pip and the wheel, made as /venv."""
+    def venv(self, root: Path, there: list[str], python: str) -> Path:
+        """A venv with nothing but pip and one of the wheels, made as /venv. `there` begins a
+        command in `root`, which has `python` and Debian's python3-pip-whl."""
         def make(folder: Path) -> None:
             folder.mkdir()
-            there = inside(root, "--bind", folder, "/venv", "--ro-bind", wheel.parent, "/wheel")
-            run(*there, "/usr/bin/python3", "-m", "venv", "/venv")
-            run(*there, "/venv/bin/pip", "install", "--no-index", f"/wheel/{wheel.name}")
+            at = [*there, "--bind", folder, "/venv", "--ro-bind", self.wheels(), "/wheels"]
+            (pip,) = (root / "usr/share/python-wheels").glob("pip-*.whl")
+            pips = f"/{pip.parent.relative_to(root)}"
+            run(*at, python, "-m", "venv", "--without-pip", "/venv")
+            run(*at, "/venv/bin/python", f"{pips}/{pip.name}/pip", "install", "--no-index",
+                f"--find-links={pips}", "--find-links=/wheels", "pip", "ballast")
 
-        return self._once("venv", make)
+        return self._once(f"venv-{python}", make)
 
     def _once(self, name: str, make: Callable[[Path], None]) -> Path:
         folder, part = self._folder / name, self._folder / f"{name}.part"
@@ -125,13 +133,13 @@ def _of_another(suite: str, source: Path, copy: Path) -> Path:
     return copy
 
 
-def build(kind: str) -> Callable[[Path], None]:
+def build(kind: str, within_s: float = _HANG_S) -> Callable[[Path], None]:
     """build(kind)(folder) builds that package into the folder."""
     # Packing a .deb as tightly as for users takes most of the time.
     env = {**os.environ, "DPKG_DEB_COMPRESSOR_TYPE": "gzip"}
 
     def make(folder: Path) -> None:
-        run(REPO / "scripts/package.sh", "--out", folder, kind, env=env)
+        run(REPO / "scripts/package.sh", "--out", folder, kind, within_s=within_s, env=env)
 
     return make
 

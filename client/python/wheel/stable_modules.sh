@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
-# Unpacks the headers of Python 3.13 out of Debian 13's libpython3.13-dev, once. Debian 12 has no
-# Python with the stable ABI that nanobind needs, that of 3.12; its compiler takes these headers.
+# stable_modules.sh [TARGET...]: builds the extension modules for the stable ABI of Python 3.12 in
+# build/release, and further targets. The headers are unpacked out of Debian 13's libpython3.13-dev,
+# once: Debian 12 has no Python with that ABI, but its compiler takes these headers.
 # Comes from: the archive that this machine's own apt uses, asked for the suite of Debian 13.
-# Goes to: build/tools/python3.13/include (ballast_python_stable of client/python/CMakeLists.txt).
+# Goes to: build/release/client/python/stable (ballast_python_stable of
+# client/python/CMakeLists.txt), for the wheel and for scripts/gpu_kit.sh, which may run at the same
+# time.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
 readonly FOLDER=$PWD/build/tools/python3.13 PACKAGE=libpython3.13-dev SUITE=trixie
-[[ -f $FOLDER/include/python3.13/Python.h ]] && exit 0
 
 fail() {
-  echo "stable_headers: $*" >&2
+  echo "stable_modules: $*" >&2
   exit 1
 }
 
@@ -34,15 +36,21 @@ apt_get() {
     fail "apt-get $1 of $SUITE's $PACKAGE failed:" "$(tail -n 5 "$work/log")"
 }
 
+unpack_headers() {
+  mkdir -p "$work"/{parts,state/lists/partial,archives/partial,whole}
+  write_sources
+  apt_get update
+  (cd "$work" && apt_get download "$PACKAGE")
+  dpkg-deb -x "$work/$PACKAGE"_*.deb "$work/whole"
+  mkdir -p "$FOLDER"
+  rm -rf "$FOLDER/include.part"
+  mv "$work/whole/usr/include" "$FOLDER/include.part"
+  mv "$FOLDER/include.part" "$FOLDER/include"
+}
+
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-mkdir -p "$work"/{parts,state/lists/partial,archives/partial,whole}
-write_sources
-apt_get update
-(cd "$work" && apt_get download "$PACKAGE")
-dpkg-deb -x "$work/$PACKAGE"_*.deb "$work/whole"
-mkdir -p "$FOLDER"
-rm -rf "$FOLDER/include.part"
-mv "$work/whole/usr/include" "$FOLDER/include.part"
-mv "$FOLDER/include.part" "$FOLDER/include"
-echo "stable_headers: the headers of Python 3.13 are in build/tools/python3.13"
+exec 9>build/.stable_modules.lock
+flock 9
+[[ -f $FOLDER/include/python3.13/Python.h ]] || unpack_headers
+cmake --build build/release --target ballast_python_stable "$@" 9>&-
