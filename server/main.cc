@@ -5,6 +5,7 @@
 // directory lacks something (mend it first). Comes from: the operator, ballast-run. Goes to:
 // Server. Thread safety: the main thread.
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -163,6 +164,13 @@ class EndWhileStarting {
   bool hangup_ = false;  // of the executor's thread until it has ended
   ThreadExecutor executor_{"signals", 1};
 };
+
+// Weights and records are for this user and its group, also where nobody set a mask. A stricter one
+// stays.
+void KeepFilesFromOthers() {
+  constexpr mode_t kOthers = 0027;
+  umask(umask(0077) | kOthers);
+}
 
 // Where --dev keeps its data.
 absl::StatusOr<std::string> TemporaryParent() {
@@ -329,6 +337,7 @@ int RefuseUsage(const absl::Status& why, const absl::StatusOr<SupervisionOptions
 
 int Main(int argc, char** argv) {
   if (const absl::Status held = HoldStandardDescriptors(); !held.ok()) return Fail(held, 1);
+  KeepFilesFromOthers();
   TuneMalloc();
   DisableLockOrderChecks();
   // What gRPC says of failed connections, we count and say ourselves.

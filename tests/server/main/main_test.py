@@ -44,11 +44,12 @@ def run(*arguments, **environment):
 class ServerProcess:
     """A ballastd that ends with the test."""
 
-    def __init__(self, folder, *arguments, **environment):
+    def __init__(self, folder, *arguments, mask=-1, **environment):
         self.ready_file = pathlib.Path(folder) / f"ready-{time.monotonic_ns()}.json"
         self.process = subprocess.Popen(
             [BALLASTD, "--ready-file", str(self.ready_file), *arguments], text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment(**environment))
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment(**environment),
+            umask=mask)
 
     def __enter__(self):
         return self
@@ -335,6 +336,17 @@ class RunTest(unittest.TestCase):
             server.end(signal.SIGKILL)
         with ServerProcess(self.folder, "--data-dir", str(data)) as server:
             self.assertEqual(server.ready()["pid"], server.process.pid)  # Nothing to clean up.
+
+    def test_its_files_are_for_its_user_and_group_and_a_stricter_mask_stays(self):
+        for mask, forbidden in ((0, 0o027), (0o077, 0o077)):
+            data = pathlib.Path(self.folder) / f"data-{mask}"
+            with ServerProcess(self.folder, "--data-dir", str(data), mask=mask) as server:
+                server.ready()
+                modes = {path: path.stat().st_mode & 0o777 for path in (data, *data.rglob("*"))}
+                server.end()
+            self.assertGreater(len(modes), 3)
+            self.assertEqual({}, {p: oct(m) for p, m in modes.items() if m & forbidden})
+            self.assertTrue(mask or all(m & 0o040 for m in modes.values()), modes)
 
     def test_a_data_directory_that_cannot_be_made_is_an_error(self):
         path = pathlib.Path(self.folder) / "file"
