@@ -91,7 +91,9 @@ def test_gradients_that_a_script_writes_have_the_loss_scale(fake, through):
             assert weight.grad.dtype == torch.float16
         engine.step()
         assert engine.optimizer.overflow == (scale == 16.0)
-    assert scaler.dynamic_loss_scale
+    assert scaler.dynamic_loss_scale and engine.optimizer.needs_scaler()
+    with pytest.raises(RuntimeError, match="Loss scaling is required"):
+        engine(torch.ones(2, 4).half()).sum().backward()
     assert torch.allclose(before - engine.module.weight, torch.tensor(0.25).half(), atol=1e-3)
 
 
@@ -102,6 +104,10 @@ def test_calls_that_deepspeed_answers_with_an_assertion(fake):
             pass
         with pytest.raises(AssertionError, match="illegal to call Engine.step"):
             engine.step()
+    with pytest.raises(AssertionError, match="a scalar tensor"):
+        engine.scale(torch.ones(2))
+    with pytest.raises(AssertionError, match="set_gradient_accumulation_boundary"):
+        begun(managed_gradient_accumulation=False).set_gradient_accumulation_boundary(True)
     with pytest.raises(AssertionError, match="model is a NoneType"):
         deepspeed.initialize(torch.nn.Linear(1, 1), config={})
     with pytest.raises(BadArgument, match="dist_init_required=False"):

@@ -101,6 +101,17 @@ def test_an_engine_without_an_optimizer_computes(fake):
     assert not fake.attached
 
 
+def test_all_trainers_wait_for_what_rank_0_saves(fake, monkeypatch, tmp_path):
+    written = []
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "barrier",
+                        lambda: written.append((tmp_path / "t" / "checkpoint.json").exists()))
+    engine = without(torch.nn.Linear(4, 2))[0]
+    assert engine.sparse_tensor_module_names == set()
+    engine.save_checkpoint(tmp_path, tag="t")
+    assert written[-1:] == [True]
+
+
 def test_its_weights_are_rank_0s_over_torch_distributed(fake, monkeypatch, capfd):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")

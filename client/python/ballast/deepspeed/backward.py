@@ -212,6 +212,7 @@ def _remove(hooks: dict[int, RemovableHandle]) -> None:
 
 
 _UNSCALED = (
-    "loss.backward() of a loss without the loss scale: call engine.backward(loss), or "
+    "Loss scaling is required, and this was backward() of a loss without the loss scale: call "
+    "engine.backward(loss), or "
     "engine.scale(loss).backward(). Its gradients count for nothing; call engine.zero_grad()"
 )

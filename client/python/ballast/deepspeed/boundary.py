@@ -55,7 +55,7 @@ class Boundary:
     def set(self, is_boundary: bool) -> None:
         """The script's own word for the next step(), until it says another."""
         if not self._managed:
-            raise BadArgument(
+            raise BadCall(
                 "set_gradient_accumulation_boundary() needs managed_gradient_accumulation true; "
                 "with false each step() ends a round"
             )

@@ -259,6 +259,13 @@ def share_weights(model: torch.nn.Module, world: int, rank: int) -> None:
             torch.distributed.broadcast(tensor, 0)
 
 
+def wait_for_rank_0(optimizer: ServiceOptimizer | None) -> None:
+    """After a save without an optimizer: no job tells the others that the checkpoint is there."""
+    if optimizer is None and torch.distributed.is_available():
+        if torch.distributed.is_initialized():
+            torch.distributed.barrier()
+
+
 def refuse_parallel(mpu: Any) -> None:
     """Unsupported for a model that is split over trainers."""
     for name in ("get_model_parallel_world_size", "get_tensor_model_parallel_world_size"):

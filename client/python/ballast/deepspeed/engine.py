@@ -333,6 +333,7 @@ class DeepSpeedEngine(Getters, torch.nn.Module):
         checkpoint.save(
             self, save_dir, tag, client_state, save_latest, exclude_frozen_parameters
         )
+        building.wait_for_rank_0(self.optimizer)
         return True
 
     @at_border
@@ -386,7 +387,7 @@ class DeepSpeedEngine(Getters, torch.nn.Module):
 
 def _check_loss(loss: Any, call: str) -> None:
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-        raise BadCall(f"{call}() takes a loss of one element")
+        raise BadCall(f"{call}() takes a loss of one element, a scalar tensor")
 
 
 def _clear(module: torch.nn.Module) -> None:

@@ -148,6 +148,11 @@ class Getters:
         wide = self._settings["data_types.grad_accum_dtype"] == "fp32"
         return model, torch.float32 if wide else model
 
+    @property
+    def sparse_tensor_module_names(self) -> set[str]:
+        """Empty: sparse_gradients is refused."""
+        return set()
+
     def dynamic_loss_scale(self) -> bool:
         """Whether fp16.loss_scale is 0, which means a dynamic one with fp16."""
         return not self._settings["fp16.loss_scale"]

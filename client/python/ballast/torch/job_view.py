@@ -103,6 +103,10 @@ class JobView(UntracedOptimizer):
         """Whether the service moves the loss scale; DeepSpeed's name."""
         return self._rounds.scale.dynamic
 
+    def needs_scaler(self) -> bool:
+        """DeepSpeed's name of dynamic_loss_scale."""
+        return self.dynamic_loss_scale
+
     @property
     def loss_scaler(self) -> ScaleView:
         """The scale as DeepSpeed's optimizers tell it, local, always as it is at the moment."""
