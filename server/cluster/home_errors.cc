@@ -4,6 +4,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/names.h"
 #include "common/base/reason.h"
+#include "server/quota/job_share.h"
 
 namespace ballast::server::home {
 namespace {
@@ -113,6 +114,17 @@ absl::Status TooManyJobs(const std::string& job, size_t jobs, uint32_t jobs_max)
                        absl::StrCat(jobs, " jobs are under way; limits.max_jobs is ", jobs_max,
                                     ". Wait for one to end, or raise it"),
                        {.job = job});
+}
+
+absl::Status ShareOfJobsTaken(const std::string& job, const std::string& tenant,
+                              uint32_t jobs_max) {
+  return ReasonedError(
+      absl::StatusCode::kResourceExhausted, Reason::kOverBudget,
+      absl::StrCat("tenant ", tenant, " has ", HalfOfJobs(jobs_max),
+                   " jobs under way, half of limits.max_jobs (", jobs_max,
+                   "), and a tenant gets no more without a number of jobs in the quota file. Wait ",
+                   "for one to end, or have the operator give it a number"),
+      {.job = job});
 }
 
 absl::Status NoJobOfName(const std::string& job) {

@@ -38,6 +38,8 @@ absl::Status JustRested(const std::string& job, uint32_t slot);
 absl::Status NoJobToResume(const std::string& job);
 // RESOURCE_EXHAUSTED OVER_BUDGET: `jobs` jobs are under way, as many as the limit allows.
 absl::Status TooManyJobs(const std::string& job, size_t jobs, uint32_t jobs_max);
+// RESOURCE_EXHAUSTED OVER_BUDGET: `tenant` has its half of these.
+absl::Status ShareOfJobsTaken(const std::string& job, const std::string& tenant, uint32_t jobs_max);
 // NOT_FOUND UNKNOWN_JOB: this server, `self`, does not run the job.
 // An operator names a job that is not there, or another tenant's: NOT_FOUND UNKNOWN_JOB.
 absl::Status NoJobOfName(const std::string& job);

@@ -17,6 +17,8 @@ namespace {
 
 // One tenant's part of limits.max_jobs that may wait for trainers.
 constexpr uint32_t kPendingShare = 4;
+// How often the log says who has all places.
+constexpr std::chrono::minutes kSayFullEvery{1};
 
 home::Rules RulesOf(const DirectoryConfig& config) {
   home::Rules rules{.self = config.self,
@@ -58,6 +60,41 @@ absl::Status HomeJobs::CheckPending(const AttachCall& call) const {
   return pending < most ? absl::OkStatus() : home::TooManyPending(call.spec.name, tenant, pending);
 }
 
+JobCounts HomeJobs::CountJobs() const {
+  JobCounts counts;
+  for (const auto& [name, home] : homes_) ++counts[name.tenant];
+  return counts;
+}
+
+JobRoom HomeJobs::RoomFor(const AttachCall& call) const {
+  const std::string tenant = call.caller.tenant();
+  const bool numbered = config_.quotas->UseOf(tenant).limits.jobs != kUnlimited;
+  return RoomForJob(CountJobs(), tenant, config_.jobs_max, call.caller.secured && !numbered);
+}
+
+absl::Status HomeJobs::CheckJobs(const AttachCall& call) {
+  if (RoomFor(call) == JobRoom::kFree) return absl::OkStatus();
+  host_->ReleaseEnded();
+  const JobRoom room = RoomFor(call);
+  if (room == JobRoom::kFree) return absl::OkStatus();
+  SayFull(call);
+  const std::string& name = call.spec.name;
+  if (room == JobRoom::kShareFull) {
+    return home::ShareOfJobsTaken(name, call.caller.tenant(), config_.jobs_max);
+  }
+  return home::TooManyJobs(name, homes_.size(), config_.jobs_max);
+}
+
+// Who has how many is the operator's to know, not another tenant's.
+void HomeJobs::SayFull(const AttachCall& call) {
+  const auto now = clock_->Now();
+  if (!call.caller.secured || (said_full_ && now - *said_full_ < kSayFullEvery)) return;
+  said_full_ = now;
+  BALLAST_LOG(WARN, LogField("tenant", call.caller.tenant()))
+      << "an attach is refused for want of a place among limits.max_jobs (" << config_.jobs_max
+      << "); jobs by tenant: " << CountsText(CountJobs());
+}
+
 void HomeJobs::Attach(const AttachCall& call, const AttachDone& done) {
   const QualifiedName name = call.name();
   if (const HomeJob* const job = Find(name); job != nullptr) {
@@ -84,10 +121,7 @@ void HomeJobs::Attach(const AttachCall& call, const AttachDone& done) {
     return done(status);
   }
   if (const absl::Status status = CheckPending(call); !status.ok()) return done(status);
-  if (homes_.size() >= config_.jobs_max) host_->ReleaseEnded();
-  if (homes_.size() >= config_.jobs_max) {
-    return done(home::TooManyJobs(name.name, homes_.size(), config_.jobs_max));
-  }
+  if (const absl::Status full = CheckJobs(call); !full.ok()) return done(full);
   Feed(Add(HomeJob::New(&rules_, call)), Ask(call, done));
 }
 
@@ -95,6 +129,7 @@ void HomeJobs::Attach(const AttachCall& call, const AttachDone& done) {
 void HomeJobs::Wake(JobPlan plan, const AttachCall& call, const AttachDone& done) {
   if (call.resume == Resume::kNever) return done(home::NameTaken(call, plan, /*ended=*/true));
   if (const absl::Status held = host_->HeldAtRest(plan); !held.ok()) return done(held);
+  if (const absl::Status full = CheckJobs(call); !full.ok()) return done(full);
   plan.resting = false;
   plan.resting_round = 0;
   const Life to = Add(HomeJob::Woken(&rules_, plan));

@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -20,6 +21,7 @@
 #include "server/cluster/home_timers.h"
 #include "server/cluster/job_directory.h"
 #include "server/cluster/rendezvous_desk.h"
+#include "server/quota/job_share.h"
 
 namespace ballast::server {
 
@@ -96,6 +98,11 @@ class HomeJobs {
 
  private:
   absl::Status CheckPending(const AttachCall& call) const;
+  // Whether one more job of the caller may be under way, after those that have ended are gone.
+  absl::Status CheckJobs(const AttachCall& call);
+  JobRoom RoomFor(const AttachCall& call) const;
+  JobCounts CountJobs() const;
+  void SayFull(const AttachCall& call);
 
   struct Home {
     uint64_t life = 0;
@@ -153,6 +160,7 @@ class HomeJobs {
   HomeTimers timers_{clock_, host_, [this](const Life& to, const home::Due& due) {
                        std::visit([&](const auto& input) { Feed(to, input); }, due);
                      }};
+  std::optional<std::chrono::nanoseconds> said_full_;  // in the log
   uint64_t next_life_ = 1;
   home::Ticket next_ticket_ = 1;
   std::map<home::Ticket, AttachDone> attaches_;

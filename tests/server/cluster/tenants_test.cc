@@ -171,5 +171,31 @@ TEST_F(TenantsTest, ATenantWhoseTrainersDoNotComeLeavesRoomForOthers) {
   EXPECT_TRUE(second.Get().ok());
 }
 
+TEST_F(TenantsTest, ATenantWithoutANumberOfJobsGetsHalfOfThemAndAnotherTheRest) {
+  cluster_ = std::make_unique<DurableDirectories>(1);
+  const size_t half = DirectoryConfig().jobs_max / 2;
+  const auto begin = [&](const Caller& caller, size_t number) {
+    AttachCall zero = CallOf(caller, 0, kFirst), one = CallOf(caller, 1, kFirst + 1);
+    for (AttachCall* const call : {&zero, &one}) {
+      call->spec.name = "job" + std::to_string(number);
+      call->spec.durability = Durability::kNone;
+    }
+    AttachAnswer first = Ask(zero), second = Ask(one);
+    return second.Get().status();
+  };
+  for (size_t i = 0; i < half; ++i) ASSERT_TRUE(begin(Owner(), i).ok());
+  const absl::Status refused = begin(Owner(), half);
+  EXPECT_EQ(ReasonOf(refused), Reason::kOverBudget);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("tenant a has 32 jobs under way, half"));
+  EXPECT_TRUE(begin(Stranger(), 0).ok());
+  // A number in the quota file is the operator's word that it may have more.
+  QuotaTable table;
+  table.others = NoLimits();
+  table.tenants["a"] = NoLimits();
+  table.tenants["a"].jobs = half + 1;
+  cluster_->QuotasOf(0)->SetLimits(table);
+  EXPECT_TRUE(begin(Owner(), half).ok());
+}
+
 }  // namespace
 }  // namespace ballast::server::testing
