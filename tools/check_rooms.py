@@ -19,8 +19,8 @@ import source_text  # noqa: E402  (found only after the line above)
 # Libraries by the prefix of their headers. What matches none of these and none of our rooms must
 # be a header of C, C++ or POSIX.
 THIRD_PARTY = (
-    "absl/", "google/protobuf/", "grpcpp/", "grpc/", "rocksdb/", "prometheus/", "civetweb.h",
-    "CivetServer.h", "yaml-cpp/", "nlohmann/", "libaio.h", "zlib.h", "gtest/", "gmock/",
+    "absl/", "google/protobuf/", "grpcpp/", "grpc/", "rocksdb/", "prometheus/",
+    "yaml-cpp/", "nlohmann/", "libaio.h", "zlib.h", "gtest/", "gmock/",
     "benchmark/", "openssl/", "nanobind/", "Python.h", "torch/", "ATen/", "cuda", "nccl.h")
 SYSTEM_FOLDERS = ("sys/", "linux/", "netinet/", "arpa/", "net/", "asm/", "sanitizer/")
 
@@ -103,7 +103,8 @@ ROOMS = {
         COMMON + ("server/round", "server/quota", "server/snapshot", "server/exchange",
                   "server/durability", "server/meta")),
     "server/security": Room(("common/base", "common/metrics", "common/security")),
-    "server/admin": Room(COMMON, ("absl/", "prometheus/", "civetweb.h", "CivetServer.h")),
+    # server/net: one accept loop for both ports.
+    "server/admin": Room(COMMON + ("server/net",), ("absl/", "prometheus/")),
     "server/net": Room(COMMON, ("absl/", "openssl/")),
     "server/rpc": Room(
         COMMON + SERVER_ROOMS + (WIRE, CONFIG, "proto/convert"), ("absl/",) + GRPC + PROTOBUF),

@@ -1,24 +1,24 @@
-// AdminServer on CivetWeb's C interface, which reports errors without exceptions; see
-// admin_server.h.
-// Thread safety: pages_ is constant; CivetWeb's threads only read it.
 #include "server/admin/admin_server.h"
 
-#include <civetweb.h>
+#include <poll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
-#include <atomic>
-#include <chrono>
-#include <thread>
+#include <cerrno>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/base/clock.h"
 #include "common/base/socket_address.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread_executor.h"
 #include "server/admin/exposition.h"
+#include "server/net/descriptors.h"
 
 namespace ballast {
 namespace {
@@ -34,9 +34,8 @@ constexpr char kIndex[] =
     "/statusz   what it is doing; HTML for browsers, ?format=json for machines\n"
     "/configz   effective configuration; ?format=json for machines\n";
 
-// The host of the options without brackets. INVALID_ARGUMENT when the options make no address;
-// this also keeps CivetWeb's own syntax (lists, suffixes) out of the string it gets.
-absl::StatusOr<std::string> CheckedHost(const AdminOptions& options) {
+// "host:port" of the options. INVALID_ARGUMENT when they make no address.
+absl::StatusOr<std::string> CheckedAddress(const AdminOptions& options) {
   if (options.port < 0 || options.port > 65535) {
     return absl::InvalidArgumentError(
         absl::StrCat("admin port ", options.port, " is not in 0..65535"));
@@ -45,24 +44,70 @@ absl::StatusOr<std::string> CheckedHost(const AdminOptions& options) {
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
     host = host.substr(1, host.size() - 2);
   }
-  if (IsIpAddress(host)) return host;
+  const bool v6 = absl::StrContains(host, ':');
+  if (IsIpAddress(host)) {
+    return absl::StrCat(v6 ? "[" : "", host, v6 ? "]:" : ":", options.port);
+  }
   return absl::InvalidArgumentError(absl::StrCat(
       "admin host \"", options.host, "\" is not an IP address; use 127.0.0.1, ::1 or 0.0.0.0"));
 }
 
-// Begins a connection and drops it.
-void Touch(const std::string& host, int port) {
-  // Whether it succeeds does not matter: the caller tries until it sees the effect.
-  if (const int fd = BeginConnect(host, port); fd >= 0) close(fd);
+// Sent is sent within this time, or the other side is gone.
+constexpr std::chrono::seconds kUserTimeout(10);
+// How long a thread that sends sleeps at most before it looks whether the port closes.
+constexpr std::chrono::milliseconds kLookUp(50);
+// Of what a client still sends when it has its answer, as much is read before it is hung up on.
+constexpr size_t kLeftoverBytesMax = 65536;
+
+// A request is handed on when it is whole, or too long to be one.
+server::FirstBytes JudgeRequest(absl::string_view bytes) {
+  using server::ConnectionRefusal;
+  using server::Opening;
+  if (bytes.empty()) return {Opening::kMore, ConnectionRefusal::kGarbage};
+  if (bytes[0] == '\x16') return {Opening::kBad, ConnectionRefusal::kTls};
+  if (!absl::ascii_isupper(static_cast<unsigned char>(bytes[0]))) {
+    return {Opening::kBad, ConnectionRefusal::kGarbage};
+  }
+  const bool whole = absl::StrContains(bytes, kRequestHeadEnd);
+  const bool full = bytes.size() >= kRequestHeadBytesMax;
+  return {whole || full ? Opening::kGood : Opening::kMore, ConnectionRefusal::kGarbage};
 }
 
-// The value of ?format=; empty without, and for one that is too long to be known.
-std::string FormatOf(const char* query) {
-  if (query == nullptr) return "";
-  const absl::string_view text(query);
-  std::array<char, 8> format{};
-  const int length = mg_get_var(text.data(), text.size(), "format", format.data(), format.size());
-  return length > 0 ? format.data() : "";
+// What has arrived, as far as a head may reach.
+std::string ReadHead(int fd) {
+  std::string head(kRequestHeadBytesMax, '\0');
+  const ssize_t got = recv(fd, head.data(), head.size(), MSG_DONTWAIT);
+  head.resize(static_cast<size_t>(std::max<ssize_t>(0, got)));
+  return head;
+}
+
+// Ends the connection so that what was sent arrives: unread bytes would take it away.
+void Close(int fd) {
+  shutdown(fd, SHUT_WR);
+  std::array<char, 4096> rest;
+  for (size_t read = 0; read < kLeftoverBytesMax;) {
+    const ssize_t got = recv(fd, rest.data(), rest.size(), MSG_DONTWAIT);
+    if (got <= 0) break;
+    read += static_cast<size_t>(got);
+  }
+  close(fd);
+}
+
+const char* CodeText(int code) {
+  switch (code) {
+    case 200:
+      return "OK";
+    case 400:
+      return "Bad Request";
+    case 401:
+      return "Unauthorized";
+    case 404:
+      return "Not Found";
+    case 405:
+      return "Method Not Allowed";
+    default:
+      return "Service Unavailable";
+  }
 }
 
 // Takes as long for each `given` of one length, so that no time tells how much of it is right.
@@ -74,103 +119,103 @@ bool EqualInConstantTime(absl::string_view given, absl::string_view wanted) {
   return differs == 0;
 }
 
-// CivetWeb prints its complaints here; they reach the caller as a status instead.
-int IgnoreLogMessage(const mg_connection*, const char*) { return 1; }
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Start(const AdminOptions& options,
                                                                 AdminPages pages) {
-  BALLAST_ASSIGN_OR_RETURN(std::string host, CheckedHost(options));
-  const bool v6 = host.find(':') != std::string::npos;
-  const std::string address = absl::StrCat(v6 ? "[" : "", host, v6 ? "]:" : ":", options.port);
-  std::unique_ptr<AdminServer> server(
-      new AdminServer(std::move(host), options.token, std::move(pages)));
-
-  // Many threads and a short timeout: a client that never finishes its request holds one of them
-  // for a moment, and a probe still finds another.
-  const std::string threads = absl::StrCat(kAdminThreads);
-  const std::string timeout_ms = absl::StrCat(options.request_timeout.count());
-  const std::array<const char*, 7> settings = {
-      "listening_ports",    address.c_str(),    "num_threads", threads.c_str(),
-      "request_timeout_ms", timeout_ms.c_str(), nullptr};
-  mg_callbacks callbacks{};
-  callbacks.log_message = IgnoreLogMessage;
-  mg_init_data init{};
-  init.callbacks = &callbacks;
-  init.user_data = server.get();
-  init.configuration_options = const_cast<const char**>(settings.data());
-  std::array<char, 256> text{};
-  unsigned code = 0;
-  mg_error_data error{&code, text.data(), text.size()};
-  server->context_ = mg_start2(&init, &error);
-  if (server->context_ == nullptr) {
-    return absl::UnavailableError(absl::StrCat("cannot serve admin pages on ", address, ": ",
-                                               text.data(), "; is the port taken?"));
-  }
-  mg_set_request_handler(server->context_, "**", HandleRequest, server.get());
-  mg_server_port bound{};
-  if (mg_get_server_ports(server->context_, 1, &bound) != 1) {
-    return absl::InternalError(absl::StrCat("no bound port is known for ", address));
-  }
-  server->port_ = bound.port;
+  BALLAST_ASSIGN_OR_RETURN(const std::string address, CheckedAddress(options));
+  std::unique_ptr<AdminServer> server(new AdminServer(options, std::move(pages)));
+  BALLAST_ASSIGN_OR_RETURN(server->sockets_, server::PosixSockets::Listen(address, kUserTimeout));
+  server->port_ = server->sockets_->port();
+  server->accepting_ = std::make_unique<ThreadExecutor>("admin-accept", 1);
+  server->workers_ = std::make_unique<ThreadExecutor>("admin", kAdminThreads);
+  server::AcceptOptions accept;
+  accept.limits = kAdminConnections;
+  accept.judge = JudgeRequest;
+  accept.judged_bytes = kRequestHeadBytesMax;
+  accept.port = "admin port";
+  accept.first_bytes = options.request_timeout;
+  accept.descriptor_end = server::ConnectionDescriptorEnd(server::DescriptorLimit());
+  server->loop_ = std::make_unique<server::AcceptLoop>(
+      accept, server->sockets_.get(), RealClock::Get(), server->accepting_.get(), nullptr,
+      [raw = server.get()](int fd) { raw->Serve(fd); });
+  server->loop_->Start();
   return server;
 }
 
 AdminServer::~AdminServer() { Stop(); }
 
 void AdminServer::Stop() {
-  if (context_ == nullptr) return;
-  // CivetWeb's accept loop looks at its stop flag every two seconds, or after a connection.
-  std::atomic<bool> stopped{false};
-  ThreadExecutor waker("admin-waker", 1);
-  waker.Post([&] {
-    while (!stopped) {
-      Touch(host_, port_);
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-  });
-  mg_stop(std::exchange(context_, nullptr));
-  stopped = true;
-  waker.Shutdown();
+  if (sockets_ == nullptr) return;
+  stopping_ = true;
+  loop_->Stop();
+  workers_->Shutdown();
+  sockets_.reset();
 }
 
-int AdminServer::HandleRequest(mg_connection* connection, void* self) {
-  const mg_request_info* request = mg_get_request_info(connection);
-  const absl::string_view method(request->request_method);
-  Reply reply{405, kText, "only GET and HEAD are served here\n"};
-  const bool read = method == "GET" || method == "HEAD";
-  if (read && !static_cast<const AdminServer*>(self)->Permits(connection, request->local_uri)) {
-    reply = {401, kText, "this page needs the header Authorization: Bearer <admin.token_file>\n"};
-  } else if (read) {
-    reply = static_cast<const AdminServer*>(self)->Answer(
-        request->local_uri, FormOf(connection, request->query_string));
+void AdminServer::Serve(int fd) {
+  std::optional<HttpRequest> request = ParseRequestHead(ReadHead(fd));
+  const std::optional<Reply> reply = AnswerAtOnce(request);
+  if (reply.has_value()) {
+    const std::string method = request.has_value() ? request->method : "";
+    return Finish(fd, method, *reply, std::chrono::milliseconds::zero());
   }
-  const std::string header = absl::StrCat(
-      "HTTP/1.1 ", reply.code, " ", mg_get_response_code_text(connection, reply.code),
-      "\r\nContent-Type: ", reply.content_type, "\r\nContent-Length: ", reply.text().size(),
+  const bool posted = workers_->Post([this, fd, request = *std::move(request)] {
+    Finish(fd, request.method, Answer(request.path, FormOf(request)), request_timeout_);
+  });
+  if (!posted) close(fd);
+}
+
+std::optional<AdminServer::Reply> AdminServer::AnswerAtOnce(
+    const std::optional<HttpRequest>& request) const {
+  if (!request.has_value()) return Reply{400, kText, "this is no request of HTTP/1 for a page\n"};
+  if (request->method != "GET" && request->method != "HEAD") {
+    return Reply{405, kText, "only GET and HEAD are served here\n"};
+  }
+  const std::string& path = request->path;
+  if (path == "/") return Reply{200, kText, kIndex};
+  if (path == "/healthz") return Probe(pages_.alive, "not alive");
+  if (path == "/readyz") return Probe(pages_.ready, "not ready");
+  if (Permits(*request)) return std::nullopt;
+  return Reply{401, kText, "this page needs the header Authorization: Bearer <admin.token_file>\n"};
+}
+
+void AdminServer::Finish(int fd, const std::string& method, const Reply& reply,
+                         std::chrono::milliseconds patience) const {
+  std::string bytes = absl::StrCat(
+      "HTTP/1.1 ", reply.code, " ", CodeText(reply.code), "\r\nContent-Type: ", reply.content_type,
+      "\r\nContent-Length: ", reply.text().size(),
       "\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nVary: Accept",
       // Names and error texts of others are escaped; this holds even where one slips through.
       "\r\nContent-Security-Policy: default-src 'none'; style-src 'unsafe-inline'",
       reply.code == 405 ? "\r\nAllow: GET, HEAD" : "",
       reply.code == 401 ? "\r\nWWW-Authenticate: Bearer" : "", "\r\nConnection: close\r\n\r\n");
-  mg_write(connection, header.data(), header.size());
-  if (method != "HEAD") mg_write(connection, reply.text().data(), reply.text().size());
-  return reply.code;
+  if (method != "HEAD") bytes += reply.text();
+  const std::chrono::nanoseconds deadline = RealClock::Get()->Now() + patience;
+  for (absl::string_view rest = bytes; !rest.empty() && !stopping_;) {
+    const ssize_t sent = send(fd, rest.data(), rest.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent >= 0) {
+      rest.remove_prefix(static_cast<size_t>(sent));
+      continue;
+    }
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN || RealClock::Get()->Now() >= deadline) break;
+    pollfd writable = {fd, POLLOUT, 0};
+    (void)poll(&writable, 1, static_cast<int>(kLookUp.count()));
+  }
+  Close(fd);
 }
 
-bool AdminServer::Permits(mg_connection* connection, const std::string& path) const {
-  if (token_.empty() || path == "/" || path == "/healthz" || path == "/readyz") return true;
-  const char* header = mg_get_header(connection, "Authorization");
-  return header != nullptr && EqualInConstantTime(header, absl::StrCat("Bearer ", token_));
+bool AdminServer::Permits(const HttpRequest& request) const {
+  return token_.empty() ||
+         EqualInConstantTime(request.authorization, absl::StrCat("Bearer ", token_));
 }
 
-AdminServer::Form AdminServer::FormOf(mg_connection* connection, const char* query) {
-  const std::string format = FormatOf(query);
-  if (format == "json") return Form::kJson;
-  const char* accept = mg_get_header(connection, "Accept");
-  const bool browser = accept != nullptr && absl::StrContains(accept, "text/html");
-  return format == "html" || (format.empty() && browser) ? Form::kHtml : Form::kText;
+AdminServer::Form AdminServer::FormOf(const HttpRequest& request) {
+  if (request.format == "json") return Form::kJson;
+  const bool browser = absl::StrContains(request.accept, "text/html");
+  return request.format == "html" || (request.format.empty() && browser) ? Form::kHtml
+                                                                         : Form::kText;
 }
 
 AdminServer::Reply AdminServer::Probe(const std::function<absl::Status()>& check,
@@ -182,9 +227,6 @@ AdminServer::Reply AdminServer::Probe(const std::function<absl::Status()>& check
 
 AdminServer::Reply AdminServer::Answer(const std::string& path, Form form) const {
   const bool json = form == Form::kJson;
-  if (path == "/") return {200, kText, kIndex};
-  if (path == "/healthz") return Probe(pages_.alive, "not alive");
-  if (path == "/readyz") return Probe(pages_.ready, "not ready");
   if (path == "/metrics" && scraper_ != nullptr) {
     return {200, kExpositionContentType, "", scraper_->Page()};
   }

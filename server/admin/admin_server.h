@@ -4,24 +4,30 @@
 //                                           Accept has text/html, else text; ?format=json, =text
 //   /configz  the effective configuration, text or ?format=json
 // Read-only. With a token, all pages but the probes and the list of pages ask for it.
-// Comes from: ballastd, which supplies the contents. Goes to: HTTP clients.
+// An accept loop in front takes connections in, and hands on those whose request is whole: one that
+// is never finished takes a descriptor, for a moment, and no thread. What is small and at hand,
+// probes above all, is answered by the loop's thread, so that no other request delays it.
+// Comes from: ballastd, which supplies the contents. Goes to: server/net; HTTP clients.
 // Thread safety: all methods may be called from any thread; callbacks run on the HTTP server's own
 // threads, several at a time.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/executor.h"
 #include "common/metrics/registry.h"
+#include "server/admin/http_request.h"
 #include "server/admin/scraper.h"
-
-struct mg_connection;
-struct mg_context;
+#include "server/net/accept_loop.h"
+#include "server/net/posix_sockets.h"
 
 namespace ballast {
 
@@ -30,20 +36,26 @@ struct AdminOptions {
   int port = 0;                    // 0 takes a free one.
   // The bearer token that pages with contents ask for; empty: none.
   std::string token;
-  // How long a client may take to send its request; then it is hung up on.
+  // How long a client may take to send its request, and again to take the answer; then it is hung
+  // up on.
   std::chrono::milliseconds request_timeout{1000};
 };
 
-// How many requests are read and answered at a time. Only as many that are never finished hold up
-// the others, for the time of the option above.
+// How many pages with contents are made and sent at a time. Clients that do not read them hold up
+// others of these, for the time of the option above, and never a probe.
 constexpr int kAdminThreads = 32;
+
+// Connections that the port has open at a time, in all and of one address (IPv6: one network of 64
+// bits), and new ones of one address in a second.
+constexpr server::ConnectionLimits kAdminConnections = {1024, 256, 10000};
 
 // Where the pages come from. Callbacks must not throw or block for long; an empty one leaves its
 // page at 404, except `alive` and `ready`: empty means always.
 struct AdminPages {
   const MetricRegistry* metrics = nullptr;  // Not owned; outlives the server. Null: 404.
-  std::function<absl::Status()> alive;      // OK is 200; the message of an error goes with 503.
-  std::function<absl::Status()> ready;      // OK is 200; the message of an error goes with 503.
+  // OK is 200; the message of an error goes with 503. These two must not block at all.
+  std::function<absl::Status()> alive;
+  std::function<absl::Status()> ready;
   std::function<std::string(bool json)> status;  // For /statusz.
   std::function<std::string()> status_html;      // The same for browsers; empty: they get text.
   std::function<std::string(bool json)> config;  // For /configz; secrets already masked.
@@ -76,26 +88,36 @@ class AdminServer {
     const std::string& text() const { return shared == nullptr ? body : *shared; }
   };
 
-  AdminServer(std::string host, std::string token, AdminPages pages)
-      : host_(std::move(host)),
-        token_(std::move(token)),
+  AdminServer(const AdminOptions& options, AdminPages pages)
+      : token_(options.token),
+        request_timeout_(options.request_timeout),
         pages_(std::move(pages)),
         scraper_(pages_.metrics == nullptr ? nullptr : std::make_unique<Scraper>(pages_.metrics)) {}
-  // Whether the request may see `path`.
-  bool Permits(mg_connection* connection, const std::string& path) const;
-  static int HandleRequest(mg_connection* connection, void* self);
+  // On the loop's thread, with a connection whose request is whole, or too long.
+  void Serve(int fd);
+  // What needs no page with contents; nothing for the rest.
+  std::optional<Reply> AnswerAtOnce(const std::optional<HttpRequest>& request) const;
+  // Whether the request may see its path.
+  bool Permits(const HttpRequest& request) const;
   enum class Form { kText, kJson, kHtml };
-  static Form FormOf(mg_connection* connection, const char* query);
+  static Form FormOf(const HttpRequest& request);
   // 200 for OK or an empty `check`; else 503, `word` and the message.
   static Reply Probe(const std::function<absl::Status()>& check, const char* word);
   Reply Answer(const std::string& path, Form form) const;
+  // Sends as much as the other side takes within `patience`, and closes.
+  void Finish(int fd, const std::string& method, const Reply& reply,
+              std::chrono::milliseconds patience) const;
 
-  const std::string host_;   // An IP address without brackets.
   const std::string token_;  // Empty: none is asked for.
+  const std::chrono::milliseconds request_timeout_;
   const AdminPages pages_;
   const std::unique_ptr<Scraper> scraper_;  // Null without metrics.
-  mg_context* context_ = nullptr;
+  std::atomic<bool> stopping_{false};
   int port_ = 0;
+  std::unique_ptr<server::PosixSockets> sockets_;
+  std::unique_ptr<Executor> accepting_;  // the loop's thread
+  std::unique_ptr<Executor> workers_;    // for pages with contents
+  std::unique_ptr<server::AcceptLoop> loop_;
 };
 
 }  // namespace ballast

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "common/base/failpoint.h"
-#include "server/net/first_bytes.h"
 
 namespace ballast::server {
 namespace {
@@ -18,7 +17,15 @@ constexpr std::chrono::milliseconds kRest(100);
 // Connections that are taken before the loop looks at those that have spoken.
 constexpr int kAcceptsAtOnce = 64;
 
-// For tests: a listener that is dead.
+AcceptOptions WithJudge(AcceptOptions options) {
+  if (options.judge) return options;
+  options.judge = [tls = options.tls](absl::string_view bytes) {
+    return JudgeFirstBytes(bytes, tls);
+  };
+  return options;
+}
+
+// For tests: a listener of gRPC that is dead.
 absl::Status ListenerLives() {
   BALLAST_FAILPOINT_RETURN("net.accept");
   return absl::OkStatus();
@@ -29,13 +36,13 @@ absl::Status ListenerLives() {
 AcceptLoop::AcceptLoop(AcceptOptions options, Sockets* sockets, const Clock* clock,
                        Executor* executor, MetricRegistry* registry,
                        std::function<void(int fd)> serve)
-    : options_(options),
+    : options_(WithJudge(std::move(options))),
       sockets_(sockets),
       clock_(clock),
       executor_(executor),
       serve_(std::move(serve)),
-      refusals_(registry),
-      gate_(options.limits) {
+      refusals_(registry, options_.port),
+      gate_(options_.limits) {
   if (registry == nullptr) return;
   registry->Add("ballast_connections", {}, std::shared_ptr<const Gauge>(open_gauge_));
   registry->Add("ballast_connections_accepted_total", {},
@@ -80,7 +87,7 @@ std::chrono::nanoseconds AcceptLoop::UntilNext() const {
 }
 
 void AcceptLoop::AcceptSome() {
-  if (!ListenerLives().ok()) {
+  if (options_.port.empty() && !ListenerLives().ok()) {
     listen_again_ = clock_->Now() + kRest;
     return;
   }
@@ -133,8 +140,8 @@ void AcceptLoop::Look(int fd) {
   const auto found = connections_.find(fd);
   if (found == connections_.end() || found->second.served) return;
   bool ended = false;
-  const std::string bytes = sockets_->Peek(fd, kFirstBytesMax, &ended);
-  const FirstBytes first = JudgeFirstBytes(bytes, options_.tls);
+  const std::string bytes = sockets_->Peek(fd, options_.judged_bytes, &ended);
+  const FirstBytes first = options_.judge(bytes);
   if (first.opening == Opening::kBad) {
     CloseUnserved(found, first.refusal);
   } else if (ended) {

@@ -2,8 +2,9 @@
 // ever when the process has run out of descriptors once (CVE-2023-4785, in gRPC before 1.53.2).
 // A connection is handed on when its first bytes are those of a client. It is closed when there are
 // too many, when it comes too fast, speaks something else, or says nothing.
-// Comes from: GenericServer. Goes to: gRPC, by `serve`. Thread safety: Start and Stop from one
-// thread, the owner's; Cut(), open() and accepted() may be called by any thread.
+// Comes from: GenericServer, AdminServer. Goes to: gRPC or the admin pages, by `serve`.
+// Thread safety: Start and Stop from one thread, the owner's; Cut(), open() and accepted() may be
+// called by any thread.
 #pragma once
 
 #include <atomic>
@@ -18,11 +19,13 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "common/base/clock.h"
 #include "common/base/executor.h"
 #include "common/base/sync.h"
 #include "common/metrics/registry.h"
 #include "server/net/connection_gate.h"
+#include "server/net/first_bytes.h"
 #include "server/net/refusal_log.h"
 #include "server/net/sockets.h"
 
@@ -31,6 +34,12 @@ namespace ballast::server {
 struct AcceptOptions {
   ConnectionLimits limits;
   bool tls = false;
+  // What the first bytes of a connection are, of the first `judged_bytes`; null: those of gRPC
+  // (JudgeFirstBytes).
+  std::function<FirstBytes(absl::string_view bytes)> judge;
+  size_t judged_bytes = kFirstBytesMax;
+  // Whose connections they are, in the log; empty: gRPC's.
+  std::string port;
   // How long a connection may take to say its first bytes.
   std::chrono::nanoseconds first_bytes = std::chrono::seconds(5);
   // A connection whose descriptor is not below this one is closed: the rest is for files. The

@@ -1,10 +1,12 @@
 #include "server/net/refusal_log.h"
 
+#include <utility>
+
 #include "common/base/log.h"
 
 namespace ballast::server {
 
-RefusalLog::RefusalLog(MetricRegistry* registry) {
+RefusalLog::RefusalLog(MetricRegistry* registry, std::string port) : port_(std::move(port)) {
   if (registry == nullptr) return;
   for (size_t i = 0; i < kRefusalCount; ++i) {
     const absl::string_view name = ConnectionRefusalName(static_cast<ConnectionRefusal>(i));
@@ -25,7 +27,8 @@ void RefusalLog::Count(ConnectionRefusal refusal, const std::string& address,
   BALLAST_LOG(WARN, LogField("reason", ConnectionRefusalName(refusal)),
               LogField("address", address), LogField("connections", unsaid))
       << (refusal < ConnectionRefusal::kHeaders ? "closed connections before they were served"
-                                                : "closed connections that sent too much");
+                                                : "closed connections that sent too much")
+      << (port_.empty() ? "" : " by the ") << port_;
   ++lines_;
 }
 

@@ -20,7 +20,8 @@ namespace ballast::server {
 class RefusalLog {
  public:
   // `registry`, which may be null, has a series for each reason from now on.
-  explicit RefusalLog(MetricRegistry* registry);
+  // `port`: whose connections they are, in the log; empty: gRPC's.
+  explicit RefusalLog(MetricRegistry* registry, std::string port = "");
 
   void Count(ConnectionRefusal refusal, const std::string& address, std::chrono::nanoseconds now);
   uint64_t counted(ConnectionRefusal refusal) const { return Of(refusal).counter->value(); }
@@ -36,6 +37,7 @@ class RefusalLog {
     return reasons_[static_cast<size_t>(refusal)];
   }
 
+  const std::string port_;
   std::array<Reason, kRefusalCount> reasons_;
   uint64_t lines_ = 0;
 };
