@@ -33,6 +33,13 @@ absl::StatusOr<std::string> ToldAddress(absl::string_view listen, absl::string_v
   return JoinHostPort(told.host, told.port == 0 ? bound_port : told.port);
 }
 
+std::string ToldAdminAddress(const std::string& admin, const std::string& told) {
+  const auto own = ParseHostPort(admin);
+  const auto host = ParseHostPort(told);
+  if (!own.ok() || !host.ok()) return "";
+  return IsWildcard(own->host) ? JoinHostPort(host->host, own->port) : admin;
+}
+
 std::string OpenNetworkWarning(const config::v1::ServerConfig& config, const std::string& address) {
   const auto listen = ParseHostPort(config.listen().address());
   const bool secured = config.security().mode() == config::v1::SECURITY_MODE_TLS;

@@ -19,6 +19,10 @@ std::string JoinHostPort(absl::string_view host, int port);
 absl::StatusOr<std::string> ToldAddress(absl::string_view listen, absl::string_view advertise,
                                         int bound_port);
 
+// Where others find the admin port that is bound at `admin`: at its own host, or at that of `told`,
+// where it is bound at every address of the machine. Both are host:port.
+std::string ToldAdminAddress(const std::string& admin, const std::string& told);
+
 // Of a server that other hosts reach and that asks them for no certificate: what that means, with
 // `address`, where it is reached. Else empty.
 std::string OpenNetworkWarning(const config::v1::ServerConfig& config, const std::string& address);

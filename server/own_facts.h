@@ -3,6 +3,7 @@
 // Thread safety: thread-safe.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -10,7 +11,9 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "common/base/clock.h"
 #include "common/base/sync.h"
+#include "common/metrics/process.h"
 #include "server/disk_watch.h"
 #include "server/rpc/admin_service.h"
 #include "server/rpc/peer_client.h"
@@ -19,7 +22,7 @@ namespace ballast::server {
 
 class OwnFacts {
  public:
-  // All but the peers, the disks and the faults of files.
+  // All but the peers, the disks, the faults of files, the memory and the time: Get looks them up.
   void Set(ServerFacts facts) {
     MutexLock lock(&mu_);
     facts_ = std::move(facts);
@@ -28,6 +31,11 @@ class OwnFacts {
   void SetPeers(std::shared_ptr<PeerClient> peers) {
     MutexLock lock(&mu_);
     peers_ = std::move(peers);
+  }
+  // "host:port" of the admin port, as peers reach it.
+  void SetAdmin(std::string admin) {
+    MutexLock lock(&mu_);
+    facts_.admin = std::move(admin);
   }
   // What the server does instead of serving; empty: it serves.
   void SetInstead(std::string instead) {
@@ -44,9 +52,15 @@ class OwnFacts {
     MutexLock lock(&mu_);
     faults_ = std::move(faults);
   }
+  std::string Admin() const {
+    MutexLock lock(&mu_);
+    return facts_.admin;
+  }
   ServerFacts Get() const {
     MutexLock lock(&mu_);
     ServerFacts facts = facts_;
+    facts.resident_bytes = ResidentBytes();
+    facts.up = RealClock::Get()->Now() - started_;
     if (disks_ != nullptr) facts.disks = disks_->Last();
     if (peers_ != nullptr) facts.peers = peers_->Peers();
     if (faults_ != nullptr) facts.file_faults = faults_();
@@ -54,6 +68,7 @@ class OwnFacts {
   }
 
  private:
+  const std::chrono::nanoseconds started_ = RealClock::Get()->Now();
   mutable Mutex mu_;
   ServerFacts facts_ ABSL_GUARDED_BY(mu_);
   const DiskWatch* disks_ ABSL_GUARDED_BY(mu_) = nullptr;

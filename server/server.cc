@@ -199,7 +199,9 @@ void ServerImpl::FillStreamDeps() {
 void ServerImpl::AddMethods() {
   AddControlMethods(
       &grpc_, &directory_, settings_.Terms(), [this] { return facts_.Get(); }, metrics_.get());
-  AddPeerMethods(&grpc_, &directory_, {config_.cluster().id(), incarnation_, security_->gate()});
+  AddPeerMethods(
+      &grpc_, &directory_,
+      {config_.cluster().id(), incarnation_, security_->gate(), [this] { return facts_.Admin(); }});
   AddAdminMethods(&grpc_, &directory_, [this] { return facts_.Get(); });
   AddReloadMethod(&grpc_, executor_.get(), [this] { return Reload(); });
   AddHealthMethods(&grpc_, &health_);
@@ -268,6 +270,7 @@ absl::Status ServerImpl::OpenAdmin() {
   pages.config = [this](bool json) { return pages_.Config(json); };
   BALLAST_ASSIGN_OR_RETURN(admin_, AdminServer::Start(options, std::move(pages)));
   admin_address_ = JoinHostPort(listen.host, admin_->port());
+  facts_.SetAdmin(ToldAdminAddress(admin_address_, address_));
   return absl::OkStatus();
 }
 

@@ -5,11 +5,13 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/inert.h"
 #include "google/protobuf/util/json_util.h"
 #include "server/config/print.h"
 #include "server/listen.h"
 #include "server/rpc/status_page.h"
+#include "server/rpc/status_problems.h"
 #include "server/rpc/status_text.h"
 
 namespace ballast::server {
@@ -43,7 +45,8 @@ std::string StatusPages::Status(bool json) const {
   }
   if (json) return StatusJson({*reply});
   const std::string warning = OpenNetworkWarning(loaded_->config, reply->address());
-  return Inert(warning + (warning.empty() ? "" : "\n\n") + StatusTable({*reply}));
+  return Inert(absl::StrCat(VerdictOf(*reply).text, "\n", warning, warning.empty() ? "" : "\n",
+                            "\n", StatusTable({*reply})));
 }
 
 std::string StatusPages::StatusForBrowsers() const {

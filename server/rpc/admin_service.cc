@@ -22,6 +22,7 @@ namespace {
 // `count` of the events, and faults of files.
 void AddForAdmins(uint32_t count, const ServerFacts& facts, v1::StatusReply* reply) {
   for (const std::string& fault : facts.file_faults) reply->add_file_faults(fault);
+  reply->set_resident_bytes(static_cast<uint64_t>(facts.resident_bytes));
   if (count == 0) return;
   const std::vector<LogRecord> records = ProcessLog().All();
   for (size_t i = records.size() - std::min<size_t>(records.size(), count); i < records.size();
@@ -31,6 +32,14 @@ void AddForAdmins(uint32_t count, const ServerFacts& facts, v1::StatusReply* rep
     added->set_severity(records[i].severity);
     added->set_text(records[i].text);
   }
+}
+
+void AddDisk(const DiskState& disk, v1::StatusReply* reply) {
+  v1::DiskStatus* added = reply->add_disks();
+  added->set_directory(disk.directory);
+  added->set_answers(disk.answers);
+  added->set_free_bytes(static_cast<uint64_t>(disk.free_bytes));
+  added->set_size_bytes(static_cast<uint64_t>(disk.size_bytes));
 }
 
 // What all tenants share.
@@ -53,19 +62,15 @@ void CollectStatus(const DirectoryHolder& directory, const ServerFacts& facts,
   reply.set_instead(facts.instead);
   const bool whole = !caller.secured || caller.identity.role == Role::kAdmin;
   if (whole) AddForAdmins(request.events(), facts, &reply);
+  reply.set_up_ns(static_cast<uint64_t>(facts.up.count()));
   for (const PeerState& peer : facts.peers) {
     v1::PeerStatus* added = reply.add_peers();
     added->set_id(peer.id);
     added->set_address(peer.address);
     added->set_reachable(peer.reachable);
+    if (whole) added->set_admin(peer.admin);
   }
-  for (const DiskState& disk : facts.disks) {
-    v1::DiskStatus* added = reply.add_disks();
-    added->set_directory(disk.directory);
-    added->set_answers(disk.answers);
-    added->set_free_bytes(static_cast<uint64_t>(disk.free_bytes));
-    added->set_size_bytes(static_cast<uint64_t>(disk.size_bytes));
-  }
+  for (const DiskState& disk : facts.disks) AddDisk(disk, &reply);
   const auto door = directory.operators();
   if (!door.ok()) {
     done(std::move(reply));

@@ -3,6 +3,7 @@
 // Thread safety: any thread.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <string>
 #include <vector>
@@ -34,6 +35,9 @@ struct ServerFacts {
   std::string instead;  // of serving; empty: it serves where there is a directory
   // Why files that were to be read again are not in force, a sentence each.
   std::vector<std::string> file_faults;
+  std::string admin;  // "host:port" of the admin port, as peers reach it; empty without one
+  double resident_bytes = 0;
+  std::chrono::nanoseconds up{0};
 };
 
 // Calls `done`, now or on the directory's strand, with everything known at the moment. Before the

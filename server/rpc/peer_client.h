@@ -40,6 +40,7 @@ struct PeerState {
   uint32_t id = 0;
   std::string address;
   bool reachable = false;  // and does not say of a job that it still starts
+  std::string admin;       // "host:port" of its admin port, as it told it; empty: not known
 };
 
 class PeerClient : public PeerLink, public VoteSink {

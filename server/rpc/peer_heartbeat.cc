@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/address.h"
 #include "common/base/log.h"
 #include "common/base/units.h"
 #include "proto/convert/job_convert.h"
@@ -18,6 +19,11 @@ absl::Status CheckHello(uint32_t server, const v1::PeerHello& hello) {
                                                       server, "; correct the list of peers"));
   }
   return ChooseProtocol(hello.protocol(), absl::StrCat("server ", server)).status();
+}
+
+// What a peer says of its admin port; empty where that is no address.
+std::string AdminOf(const v1::PeerHello& hello) {
+  return ParseEndpoint(hello.admin()).ok() ? hello.admin() : "";
 }
 
 }  // namespace
@@ -42,7 +48,7 @@ std::vector<PeerState> PeerHeartbeat::Peers() const {
   MutexLock lock(&mu_);
   std::vector<PeerState> states;
   for (const auto& [id, peer] : peers_) {
-    states.push_back({id, caller_->AddressOf(id), peer.reachable && !peer.starts});
+    states.push_back({id, caller_->AddressOf(id), peer.reachable && !peer.starts, peer.admin});
   }
   return states;
 }
@@ -105,18 +111,18 @@ void PeerHeartbeat::OnHello(uint32_t server, const absl::Status& status,
   v1::PeerHello hello;
   absl::Status checked = caller_->Parse(reply, &hello);
   if (checked.ok()) checked = CheckHello(server, hello);
-  if (checked.ok()) return Heard(server, hello.incarnation());
+  if (checked.ok()) return Heard(server, hello);
   BALLAST_LOG_EVERY(30, ERROR, LogField("server", server),
                     LogField("address", caller_->AddressOf(server)))
       << checked;
 }
 
-void PeerHeartbeat::Heard(uint32_t server, uint64_t incarnation) {
+void PeerHeartbeat::Heard(uint32_t server, const v1::PeerHello& hello) {
   bool restarted = false;
   {
     MutexLock lock(&mu_);
     const Peer& peer = peers_.at(server);
-    restarted = peer.reachable && peer.incarnation != incarnation;
+    restarted = peer.reachable && peer.incarnation != hello.incarnation();
   }
   if (restarted) Lost(server, "it was restarted");
   bool found = false;
@@ -124,7 +130,8 @@ void PeerHeartbeat::Heard(uint32_t server, uint64_t incarnation) {
     MutexLock lock(&mu_);
     Peer& peer = peers_.at(server);
     found = !std::exchange(peer.reachable, true);
-    peer.incarnation = incarnation;
+    peer.incarnation = hello.incarnation();
+    peer.admin = AdminOf(hello);
     peer.last_heard = clock_->Now();
     peer.asked_twice = false;
   }

@@ -48,13 +48,14 @@ class PeerHeartbeat {
     std::chrono::nanoseconds last_heard{0};
     std::chrono::nanoseconds ask_now_from{0};  // before that AskNow does nothing
     uint64_t incarnation = 0;
+    std::string admin;  // as PeerState's
   };
 
   void Beat();
   // Unless a Hello is under way.
   void Ask(uint32_t server);
   void OnHello(uint32_t server, const absl::Status& status, const grpc::ByteBuffer& reply);
-  void Heard(uint32_t server, uint64_t incarnation);
+  void Heard(uint32_t server, const v1::PeerHello& hello);
   void NotHeard(uint32_t server, const absl::Status& status);
 
   const PeerLinkConfig& config_;

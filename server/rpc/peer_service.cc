@@ -53,6 +53,7 @@ void Hello(const PeerIdentity& self, const Call& call, const grpc::ByteBuffer& b
   *reply.mutable_protocol() = OwnProtocolRange();
   reply.set_id(self.id);
   reply.set_incarnation(self.incarnation);
+  if (self.admin) reply.set_admin(self.admin());
   PeerNumbers* const numbers = self.gate == nullptr ? nullptr : self.gate->numbers();
   if (numbers != nullptr) reply.set_number_hash(numbers->HashFor(hello.id()));
   call->Reply(reply);

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <string>
 
 #include "server/rpc/directory_holder.h"
 #include "server/rpc/generic_server.h"
@@ -13,6 +15,8 @@ struct PeerIdentity {
   uint32_t id = 0;
   uint64_t incarnation = 0;  // new for each process
   Gate* gate = nullptr;      // null: every caller is believed; outlives the server
+  // "host:port" of the admin port, or "" without one; may be called by any thread.
+  std::function<std::string()> admin;
 };
 
 // Adds the methods of ballast.v1.Peer to `server`. `directory` outlives it.

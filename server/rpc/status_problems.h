@@ -1,4 +1,4 @@
-// What is wrong with a server by what it says of itself.
+// What is wrong with a server by what it says of itself, and what its jobs wait for.
 // Comes from: StatusReply. Goes to: /statusz, ballastctl health.
 // Thread safety: pure functions. Texts are as peers sent them: whatever shows them escapes them.
 #pragma once
@@ -14,5 +14,23 @@ namespace ballast::server {
 // where less than 1 % or 8 MiB is free, and its share of jobs that run, with trainers that are
 // lost.
 std::vector<std::string> ProblemsOf(const v1::StatusReply& server);
+
+// What the open round of `job` waits for at `server`: "trainer 3", "trainers 0, 2" or "server 1";
+// empty where no round is open.
+std::string WaitsFor(const v1::StatusReply& server, const v1::JobStatus& job);
+
+// A sentence for each job whose open round waits for a peer that is not reached or a trainer that
+// is gone, or takes longer than its last rounds give reason for: more than 10 s and three times the
+// longest time between two of them, or a minute where the reply has fewer than two.
+std::vector<std::string> StallsOf(const v1::StatusReply& server);
+// Whether `job` is one of these.
+bool Stalls(const v1::StatusReply& server, const v1::JobStatus& job);
+
+// One sentence: whether all is well at `server`, or what is not; and whether it is.
+struct Verdict {
+  bool well = true;
+  std::string text;
+};
+Verdict VerdictOf(const v1::StatusReply& server);
 
 }  // namespace ballast::server

@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "common/base/qualified_name.h"
+#include "server/rpc/status_problems.h"
 
 namespace ballast::server {
 std::string ShortBytes(uint64_t bytes) {
@@ -48,7 +49,18 @@ std::string BudgetText(const v1::StatusReply& server) {
   return ShortBytes(server.memory_budget_bytes()) + (over ? " (over)" : "");
 }
 
+// Earlier servers do not say it.
+std::string OrDash(uint64_t bytes) { return bytes == 0 ? "-" : ShortBytes(bytes); }
+
 }  // namespace
+
+std::string TimeText(double seconds) {
+  const auto whole = static_cast<uint64_t>(seconds);
+  if (whole < 120) return absl::StrCat(whole, " s");
+  if (whole < 2 * 3600) return absl::StrCat(whole / 60, " min");
+  if (whole < 48 * 3600) return absl::StrCat(whole / 3600, " h ", whole / 60 % 60, " min");
+  return absl::StrCat(whole / 86400, " days");
+}
 
 std::string TenantName(const std::string& tenant) {
   return tenant.empty() ? kDefaultTenant : tenant;
@@ -63,32 +75,49 @@ std::vector<Row> WithTenants(std::vector<Row> rows) {
 }
 
 std::vector<Row> ServerRows(const Replies& servers) {
-  std::vector<Row> rows = {
-      {"SERVER", "ADDRESS", "STATE", "VERSION", "ISA", "MEMORY", "BUDGET", "PEERS"}};
+  std::vector<Row> rows = {{"SERVER", "ADDRESS", "STATE", "UP", "VERSION", "ISA", "RESIDENT",
+                            "PLANNED", "BUDGET", "PEERS"}};
   for (const v1::StatusReply& server : servers) {
     std::vector<std::string> peers;
     for (const v1::PeerStatus& peer : server.peers()) {
       peers.push_back(absl::StrCat(peer.id(), peer.reachable() ? "" : " unreachable"));
     }
-    rows.push_back({absl::StrCat(server.id()), server.address(), StateOf(server), server.version(),
-                    server.isa(), ShortBytes(server.memory_used_bytes()), BudgetText(server),
+    rows.push_back({absl::StrCat(server.id()), server.address(), StateOf(server),
+                    server.up_ns() == 0 ? "-" : TimeText(Seconds(server.up_ns())), server.version(),
+                    server.isa(), OrDash(server.resident_bytes()),
+                    ShortBytes(server.memory_used_bytes()), BudgetText(server),
                     peers.empty() ? "-" : absl::StrJoin(peers, ", ")});
   }
   return rows;
 }
 
+std::vector<Row> DiskRows(const Replies& servers) {
+  std::vector<Row> rows = {{"DISK", "SERVER", "STATE", "FREE", "OF", "USED"}};
+  for (const v1::StatusReply& server : servers) {
+    for (const v1::DiskStatus& disk : server.disks()) {
+      const double size = static_cast<double>(disk.size_bytes());
+      const double used = size == 0 ? 0 : 1 - static_cast<double>(disk.free_bytes()) / size;
+      rows.push_back({disk.directory(), absl::StrCat(server.id()),
+                      disk.answers() ? "answers" : "silent", ShortBytes(disk.free_bytes()),
+                      ShortBytes(disk.size_bytes()), absl::StrFormat("%.0f %%", 100 * used)});
+    }
+  }
+  return rows;
+}
+
 std::vector<Row> JobRows(const Replies& servers) {
-  std::vector<Row> rows = {{"TENANT", "JOB", "SERVER", "STATE", "ROUND", "PHASE", "STEPS", "WORLD",
-                            "PARAMETERS", "EXTENTS", "STATE BYTES", "TIER", "VOTES MISSING"}};
+  std::vector<Row> rows = {{"TENANT", "JOB", "SERVER", "STATE", "WAITS FOR", "ROUND", "PHASE",
+                            "STEPS", "WORLD", "PARAMETERS", "EXTENTS", "STATE BYTES", "TIER"}};
   for (const v1::StatusReply& server : servers) {
     for (const v1::JobStatus& job : server.jobs()) {
-      rows.push_back(
-          {TenantName(job.tenant()), job.name(), absl::StrCat(server.id()), job.state(),
-           absl::StrCat(job.round()), job.phase(), absl::StrCat(job.opt_step()),
-           absl::StrCat(job.world()), absl::StrCat(job.parameters()),
-           absl::StrCat(job.owned_extents(), "/", job.extents()), ShortBytes(job.state_bytes()),
-           job.tier().empty() ? "-" : job.tier(),
-           job.votes_missing().empty() ? "-" : absl::StrJoin(job.votes_missing(), ", ")});
+      const std::string state = Stalls(server, job) ? "waiting" : job.state();
+      const std::string waits = WaitsFor(server, job);
+      rows.push_back({TenantName(job.tenant()), job.name(), absl::StrCat(server.id()), state,
+                      waits.empty() ? "-" : waits, absl::StrCat(job.round()), job.phase(),
+                      absl::StrCat(job.opt_step()), absl::StrCat(job.world()),
+                      absl::StrCat(job.parameters()),
+                      absl::StrCat(job.owned_extents(), "/", job.extents()),
+                      ShortBytes(job.state_bytes()), job.tier().empty() ? "-" : job.tier()});
     }
   }
   return WithTenants(std::move(rows));

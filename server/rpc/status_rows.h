@@ -15,10 +15,12 @@ using Replies = std::vector<v1::StatusReply>;
 
 // "12.3 MiB": for reading, not for reading back.
 std::string ShortBytes(uint64_t bytes);
-// "250 us", "1.5 ms", "12.0 s".
 // "serving", or what the server does instead.
 std::string StateOf(const v1::StatusReply& server);
+// "250 us", "1.5 ms", "12.0 s".
 std::string SecondsText(double seconds);
+// "45 s", "17 min", "5 h 3 min", "12 days".
+std::string TimeText(double seconds);
 double Seconds(uint64_t nanoseconds);
 
 // What two tables have of a round, under COLLECT, VOTE, STEP, PUSHED, GRAD NORM and LAST.
@@ -32,7 +34,8 @@ std::vector<Row> WithTenants(std::vector<Row> rows);
 
 // Each begins with the headings; where there is nothing to show, they are all.
 std::vector<Row> ServerRows(const Replies& servers);
-std::vector<Row> JobRows(const Replies& servers);
+std::vector<Row> DiskRows(const Replies& servers);
+std::vector<Row> JobRows(const Replies& servers);    // one that Stalls() is in state "waiting"
 std::vector<Row> SlotRows(const Replies& servers);   // what trainers owe
 std::vector<Row> RoundRows(const Replies& servers);  // of each job, newest first
 std::vector<Row> WorkRows(const Replies& servers);

@@ -95,16 +95,17 @@ std::string ServerJson(const v1::StatusReply& server) {
                     ", \"size_bytes\": ", disk.size_bytes(), "}");
   };
   const auto job_json = [](std::string* out, const v1::JobStatus& job) { *out += JobJson(job); };
-  return absl::StrCat("{\"id\": ", server.id(), ", \"version\": ", JsonText(server.version()),
-                      ", \"address\": ", JsonText(server.address()),
-                      ", \"serving\": ", server.serving() ? "true" : "false",
-                      ", \"state\": ", JsonText(StateOf(server)),
-                      ", \"isa\": ", JsonText(server.isa()),
-                      ", \"memory_used_bytes\": ", server.memory_used_bytes(),
-                      ", \"memory_budget_bytes\": ", server.memory_budget_bytes(), ", \"peers\": [",
-                      absl::StrJoin(server.peers(), ", ", peer_json), "], \"disks\": [",
-                      absl::StrJoin(server.disks(), ", ", disk_json), "], \"jobs\": [",
-                      absl::StrJoin(server.jobs(), ", ", job_json), "]}");
+  return absl::StrCat(
+      "{\"id\": ", server.id(), ", \"version\": ", JsonText(server.version()),
+      ", \"address\": ", JsonText(server.address()),
+      ", \"serving\": ", server.serving() ? "true" : "false",
+      ", \"state\": ", JsonText(StateOf(server)), ", \"isa\": ", JsonText(server.isa()),
+      ", \"memory_used_bytes\": ", server.memory_used_bytes(),
+      ", \"memory_budget_bytes\": ", server.memory_budget_bytes(),
+      ", \"resident_bytes\": ", server.resident_bytes(), ", \"up_s\": ", Seconds(server.up_ns()),
+      ", \"peers\": [", absl::StrJoin(server.peers(), ", ", peer_json), "], \"disks\": [",
+      absl::StrJoin(server.disks(), ", ", disk_json), "], \"jobs\": [",
+      absl::StrJoin(server.jobs(), ", ", job_json), "]}");
 }
 
 const char* DurabilityName(v1::Durability durability) {
@@ -192,8 +193,8 @@ std::string ImportJson(const v1::ImportReply& reply) {
 }
 
 std::string StatusTable(const std::vector<v1::StatusReply>& servers) {
-  return absl::StrCat(TextTable(ServerRows(servers)), "\n", JobTable(servers),
-                      Section(SlotRows(servers)), Section(RoundRows(servers)),
+  return absl::StrCat(TextTable(ServerRows(servers)), Section(DiskRows(servers)), "\n",
+                      JobTable(servers), Section(SlotRows(servers)), Section(RoundRows(servers)),
                       Section(WorkRows(servers)), Section(EventRows(servers)));
 }
 

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shutil
 import subprocess
+import urllib.request
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 import torch
 
-from e2e.cluster import Cluster, Trainers, fresh_job
+from e2e.cluster import HANG_S, Cluster, Trainers, fresh_job
 
 # It starts no service, asks no network but the page's, and leaves nothing behind.
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -26,6 +28,23 @@ RAN = "it has run"
 # refused: a mark that turns the text.
 NAME = f"</td><script>document.title='{RAN}'</script><b id=made>"
 ESCAPES = "\u202e2J"
+# Writes the words of headings and short cells that stand on more than one line into the title.
+MEASURES = """<script>
+const broken = [];
+for (const cell of document.querySelectorAll('h1, h2, th, td:not(.name):not(.text)')) {
+  const words = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+  while (words.nextNode()) {
+    for (const word of words.currentNode.data.matchAll(/\\w+/g)) {
+      const range = document.createRange();
+      range.setStart(words.currentNode, word.index);
+      range.setEnd(words.currentNode, word.index + word[0].length);
+      const tops = new Set([...range.getClientRects()].map(r => r.top));
+      if (tops.size > 1) broken.push(word[0]);
+    }
+  }
+}
+document.title = 'measured ' + innerWidth + ' broken: ' + broken.join(' ');
+</script>"""
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -36,15 +55,20 @@ class Dom(HTMLParser):
         super().__init__()
         self.tags: set[str] = set()
         self.ids: list[str] = []
-        self.text = ""
+        self.links: list[str] = []
+        self.text = self.title = self._tag = ""
         self.feed(html)
 
     def handle_starttag(self, tag, attrs):
+        self._tag = tag
         self.tags.add(tag)
         self.ids += [value for name, value in attrs if name == "id"]
+        self.links += [value for name, value in attrs if name == "href"]
 
     def handle_data(self, data):
         self.text += data
+        if self._tag == "title":
+            self.title += data
 
 
 class Browser:
@@ -55,8 +79,8 @@ class Browser:
         assert self._program, "no chromium; scripts/setup.sh installs it"
         self._folder, self._pages = folder, 0
 
-    def dom(self, url: str) -> Dom:
-        return Dom(self._run("--dump-dom", url))
+    def dom(self, url: str, *flags: str) -> Dom:
+        return Dom(self._run("--dump-dom", *flags, url))
 
     def screenshot(self, url: str, png: Path) -> None:
         self._run(f"--screenshot={png}", "--window-size=1100,900", "--hide-scrollbars", url)
@@ -113,8 +137,17 @@ def test_names_of_tensors_run_nothing_in_a_browser(browser, start_cluster, tmp_p
         # As text it is there, and turns nothing.
         assert "\\u202e2J" in dom.text and NAME in dom.text
         assert "\u202e" not in dom.text
+        assert dom.text.index("All is well") < dom.text.rindex("Ballast server 0")
+        assert f"http://{cluster.admin_addresses[1]}/statusz" in dom.links
         png = tmp_path / "page.png"
         browser.screenshot(url, png)
         assert png.read_bytes().startswith(PNG)
+        # From a file, whose scripts run.
+        copy = tmp_path / "copy.html"
+        with urllib.request.urlopen(f"{url}?format=html", timeout=HANG_S) as answer:
+            copy.write_text(answer.read().decode() + MEASURES)
+        for width in (500, 1280):  # Chromium's narrowest, which is a phone to the page.
+            title = browser.dom(copy.as_uri(), f"--window-size={width},900").title
+            assert re.fullmatch(rf"measured {width} broken: ", title), title
     finally:
         trainers.close()

@@ -15,8 +15,15 @@ v1::StatusReply Reply() {
   reply.set_id(3);
   reply.set_address("127.0.0.1:7000");
   reply.set_serving(true);
+  reply.set_resident_bytes(uint64_t{2} << 30);
+  reply.set_up_ns(uint64_t{3 * 3600 + 61} * 1'000'000'000);
   v1::PeerStatus* peer = reply.add_peers();
   peer->set_id(4);
+  v1::DiskStatus* disk = reply.add_disks();
+  disk->set_directory("snapshot");
+  disk->set_answers(true);
+  disk->set_free_bytes(uint64_t{3} << 30);
+  disk->set_size_bytes(uint64_t{10} << 30);
   v1::JobStatus* job = reply.add_jobs();
   job->set_name("gpt");
   job->set_state("failed");
@@ -41,8 +48,10 @@ v1::StatusReply Reply() {
 
 TEST(StatusPage, ShowsAllThatIsKnown) {
   const std::string page = StatusHtml(Reply());
-  for (const char* text : {"Ballast server 3", "127.0.0.1:7000", "4 unreachable", "gpt", "nvme",
-                           "extent 17", "41", "skipped", "slot 1", "export", "WARN"}) {
+  for (const char* text :
+       {"Ballast server 3", "127.0.0.1:7000", "server 4 <span class=\"bad\">unreachable</span>",
+        "gpt", "nvme", "extent 17", "41", "skipped", "slot 1", "export", "WARN", "2.0 GiB",
+        "3 h 1 min", "snapshot", "70 %", "loads itself again"}) {
     EXPECT_THAT(page, HasSubstr(text));
   }
 }
@@ -56,7 +65,37 @@ TEST(StatusPage, TextOfOthersStaysText) {
   EXPECT_THAT(page, HasSubstr("&lt;/table&gt;&lt;script&gt;alert(3)"));
 }
 
-TEST(StatusPage, AWarningStandsAboveAllAsText) {
+TEST(StatusPage, TheFirstLineSaysWhetherAllIsWell) {
+  v1::StatusReply reply;
+  reply.set_serving(true);
+  EXPECT_THAT(StatusHtml(reply), HasSubstr("<body>\n<p class=\"verdict good\">All is well"));
+  v1::JobStatus* job = reply.add_jobs();
+  job->set_name("<gpt>");
+  job->set_state("running");
+  EXPECT_THAT(StatusHtml(reply), HasSubstr("<td data-is=\"State\" class=\"good\">running</td>"));
+  reply.add_peers()->set_id(1);
+  job->set_phase("prepared");
+  job->add_votes_missing(1);
+  const std::string page = StatusHtml(reply);
+  EXPECT_THAT(page, HasSubstr("<body>\n<p class=\"verdict bad\">Not well: it does not reach server "
+                              "1; job &lt;gpt&gt; waits for server 1 in round 0</p>"));
+  EXPECT_THAT(page, HasSubstr("<td data-is=\"State\" class=\"bad\">waiting</td>"
+                              "<td data-is=\"Waits for\">server 1</td>"));
+}
+
+TEST(StatusPage, APeerThatHasToldItsAdminPortIsALink) {
+  v1::StatusReply reply;
+  v1::PeerStatus* peer = reply.add_peers();
+  peer->set_id(2);
+  peer->set_reachable(true);
+  EXPECT_THAT(StatusHtml(reply), HasSubstr("<td data-is=\"Peers\">server 2</td>"));
+  peer->set_admin("h-2:7001\"><script>");
+  EXPECT_THAT(
+      StatusHtml(reply),
+      HasSubstr("<a href=\"http://h-2:7001&quot;&gt;&lt;script&gt;/statusz\">server 2</a>"));
+}
+
+TEST(StatusPage, AWarningStandsAboveTheTablesAsText) {
   const std::string page = StatusHtml(v1::StatusReply(), "<b>open</b>");
   EXPECT_THAT(page, HasSubstr("<p class=\"bad\">&lt;b&gt;open&lt;/b&gt;</p>"));
   EXPECT_LT(page.find("open"), page.find("<h2>"));
