@@ -1,0 +1,52 @@
+"""An upgrade and its way back under trainers that train on, as docs/operations.md says.
+
+BALLAST_TEST_OLD_BALLASTD names the server to come from and to go back to, of the last release for
+example. Without it that is the same build, and the test sees only that servers may be stopped in
+this order. Comes from: pytest. Goes to: ballastd.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import torch
+
+from e2e.cluster import Cluster, Trainers
+
+WORLD, SERVERS = 2, 2
+
+
+def test_servers_are_replaced_one_by_one_and_back(ballastd, tmp_path):
+    old = Path(os.environ.get("BALLAST_TEST_OLD_BALLASTD", ballastd))
+    cluster = Cluster(old, SERVERS, tmp_path, BALLAST_TIME_SCALE="10")
+    try:
+        cluster.wait_until_serving()
+        replicas = [[torch.nn.Parameter(torch.ones(400) * (i + 1)) for i in range(3)]
+                    for _ in range(WORLD)]  # fmt: skip
+        alone = [torch.nn.Parameter(p.detach().clone()) for p in replicas[0]]
+        adamw = torch.optim.AdamW(alone, lr=0.01, fused=True)
+        trainers = Trainers(cluster, replicas, durability="process", lr=0.01)
+
+        def two_rounds() -> None:
+            for _ in range(2):
+                for p in (p for group in (*replicas, alone) for p in group):
+                    p.grad = 0.25 + 0.1 * p.detach()
+                trainers.step()
+                adamw.step()
+                for p, want in zip(replicas[0], alone, strict=True):
+                    assert torch.equal(p.detach(), want.detach())
+
+        two_rounds()
+        for binary in (ballastd, old):
+            for server in range(SERVERS):
+                cluster._servers._binary = binary
+                cluster.kill(server, signal.SIGTERM)
+                assert cluster.exit_code(server) == 0
+                cluster.restart(server)
+                assert Path(f"/proc/{cluster.pid(server)}/exe").resolve() == binary.resolve()
+                two_rounds()
+        trainers.close()
+    finally:
+        cluster.stop()
