@@ -1,6 +1,7 @@
-// DiskWatch: how full the disks of the configured directories are. A mount that hangs (a network
-// file system whose server is gone) holds a thread of this watch, and nothing else: a scrape reads
-// the last answers.
+// DiskWatch: how full the disks of the configured directories are, and whether they hang. A mount
+// that does not answer (a network file system whose server is gone) holds a thread of this watch,
+// and nothing else: a scrape reads the last answers. A device that hangs may still answer, so the
+// age of the server's own oldest call counts, too.
 // Comes from: server.cc. Goes to: ballast_disk_* of MetricRegistry. Thread safety: Start and Stop
 // from one thread; the rest runs on the watch's own threads and on those that scrape.
 #pragma once
@@ -9,13 +10,16 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "common/base/clock.h"
 #include "common/base/sync.h"
 #include "common/base/thread_executor.h"
+#include "common/io/watched_files.h"
 #include "common/metrics/registry.h"
 #include "server/rpc/admin_service.h"
 
@@ -24,11 +28,15 @@ namespace ballast::server {
 struct DiskBytes {
   double free = 0;
   double size = 0;
+  bool read_only = false;  // the file system takes no writes
 };
 
 // Of the disk that `path` is on, or is going to be on: a directory that is still to be made is on
 // the disk of the nearest one above it. Zeros where the disk refuses the question.
 DiskBytes ReadDisk(std::string path);
+
+// A disk that has not ended a call for this long hangs.
+inline constexpr std::chrono::seconds kDiskHangs(10);
 
 struct DiskWatchOptions {
   const Clock* clock = RealClock::Get();
@@ -38,6 +46,13 @@ struct DiskWatchOptions {
   // How long Stop waits for a disk that is being asked.
   std::chrono::nanoseconds stop_grace = std::chrono::seconds(1);
   std::function<DiskBytes(const std::string& path)> read = ReadDisk;
+  // The server's oldest call for the disk of that label; empty: it makes none.
+  std::function<std::optional<CallsUnderWay::Call>(const std::string& label)> oldest;
+  // How often the watch looks whether a disk hangs, and what hears of it.
+  std::chrono::nanoseconds look_interval = std::chrono::seconds(1);
+  std::function<void(const std::string&)> say;
+  // How long Refresh waits for an answer.
+  std::chrono::nanoseconds fresh_wait = std::chrono::milliseconds(100);
 };
 
 class DiskWatch {
@@ -45,12 +60,14 @@ class DiskWatch {
   struct Directory {
     std::string label;  // as in ballast_disk_free_bytes{directory}
     std::string path;
+    const char* waiting = "";  // as in a sentence: "Rounds wait"
   };
 
-  // Asks each disk at once and then every `interval`. Adds ballast_disk_answers; with a disk's
-  // first answer ballast_disk_free_bytes and ballast_disk_size_bytes, which keep the last answer.
-  // The first directory's size is ballast_tier_capacity_bytes{tier="nvme"} as well; 0 without one.
-  // `registry` outlives Stop.
+  // Asks each disk at once and then every `interval`. Adds ballast_disk_answers and
+  // ballast_disk_wait_seconds; says when a disk begins to hang, and when it ends calls again. With
+  // a disk's first answer ballast_disk_free_bytes and ballast_disk_size_bytes, which keep the last
+  // answer. The first directory's size is ballast_tier_capacity_bytes{tier="nvme"} as well; 0
+  // without one. `registry` outlives Stop.
   static std::unique_ptr<DiskWatch> Start(const std::vector<Directory>& directories,
                                           DiskWatchOptions options, MetricRegistry* registry);
   // As Stop().
@@ -60,6 +77,11 @@ class DiskWatch {
 
   // What each disk said last. Any thread, until Stop.
   std::vector<DiskState> Last() const;
+  // Asks each disk anew: it may have room again. A disk that does not answer is waited for once,
+  // and for a short time.
+  void Refresh();
+  // UNAVAILABLE while the first directory's disk hangs: what it does not end, and for how long.
+  absl::Status Health() const;
 
   // Asks no more. Where a disk does not answer within the grace, the thread that waits for it is
   // left to the end of the process. Idempotent.

@@ -1,6 +1,11 @@
 #include "server/host_metrics.h"
 
 #include <chrono>
+#include <utility>
+
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "server/memory_budget.h"
 
 namespace ballast::server {
 namespace {
@@ -23,11 +28,28 @@ void AddWorkerMetrics(MetricRegistry* registry, const ThreadWorkerPool* workers)
                         [workers] { return static_cast<double>(workers->threads()); });
 }
 
+bool IsWithin(const std::string& directory, absl::string_view path) {
+  return !directory.empty() && absl::ConsumePrefix(&path, directory) &&
+         (path.empty() || path.front() == '/');
+}
+
+// Whether a call for `path` is one for a disk of snapshots and exports: without directories of
+// their own they are on the disk of the jobs.
+bool IsForSnapshots(const config::v1::Storage& storage, const std::string& path) {
+  return IsWithin(storage.snapshot_dir(), path) || IsWithin(storage.export_dir(), path);
+}
+
 }  // namespace
 
-std::unique_ptr<DiskWatch> AddHostMetrics(MetricRegistry* registry,
+std::unique_ptr<DiskWatch> AddHostMetrics(ServerMetrics* metrics,
                                           const config::v1::ServerConfig& config,
-                                          const ThreadWorkerPool* workers) {
+                                          const ThreadWorkerPool* workers,
+                                          std::shared_ptr<const CallsUnderWay> calls) {
+  MetricRegistry* const registry = &metrics->registry();
+  registry->AddCallback("ballast_memory_explained_bytes", {}, [metrics, &config] {
+    const double planned = metrics->memory_planned()->value();
+    return static_cast<double>(ExplainedBytes(config, static_cast<uint64_t>(planned)));
+  });
   registry->AddCallback("ballast_cluster_info", {{"cluster", config.cluster().name()}},
                         [] { return 1.0; });
   AddWorkerMetrics(registry, workers);
@@ -35,10 +57,18 @@ std::unique_ptr<DiskWatch> AddHostMetrics(MetricRegistry* registry,
   std::vector<DiskWatch::Directory> directories;
   if (!data_dir.empty()) {
     const std::string& snapshot_dir = config.storage().snapshot_dir();
-    directories = {{"data", data_dir},
-                   {"snapshot", snapshot_dir.empty() ? data_dir : snapshot_dir}};
+    directories = {
+        {"data", data_dir, "Rounds wait"},
+        {"snapshot", snapshot_dir.empty() ? data_dir : snapshot_dir, "Snapshots and exports wait"}};
   }
-  return DiskWatch::Start(directories, {}, registry);
+  DiskWatchOptions options;
+  options.oldest = [calls = std::move(calls),
+                    storage = config.storage()](const std::string& label) {
+    return calls->Oldest([&](const std::string& path) {
+      return IsForSnapshots(storage, path) == (label == "snapshot");
+    });
+  };
+  return DiskWatch::Start(directories, std::move(options), registry);
 }
 
 void AddPeerMetrics(MetricRegistry* registry, uint32_t self,

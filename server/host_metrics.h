@@ -11,17 +11,19 @@
 
 #include "ballast/config/v1/server.pb.h"
 #include "common/base/thread_worker_pool.h"
-#include "common/metrics/registry.h"
+#include "common/metrics/metrics.h"
 #include "server/disk_watch.h"
 #include "server/rpc/peer_client.h"
 
 namespace ballast::server {
 
-// The name of the cluster, and everything below of `config`'s directories and `workers`. `registry`
-// outlives the watch, and `workers` the last scrape.
-std::unique_ptr<DiskWatch> AddHostMetrics(MetricRegistry* registry,
+// The name of the cluster, what memory is explained, and everything below of `config`'s directories
+// and `workers`. `calls`: what their disks have not ended yet. `metrics` outlives the watch, and
+// `config` and `workers` the last scrape.
+std::unique_ptr<DiskWatch> AddHostMetrics(ServerMetrics* metrics,
                                           const config::v1::ServerConfig& config,
-                                          const ThreadWorkerPool* workers);
+                                          const ThreadWorkerPool* workers,
+                                          std::shared_ptr<const CallsUnderWay> calls);
 
 // ballast_peer_reachable of each of `servers` but `self`.
 void AddPeerMetrics(MetricRegistry* registry, uint32_t self,

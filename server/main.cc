@@ -1,9 +1,9 @@
 // ballastd: one state server as a process. Reads its command line, runs a Server until SIGTERM or
 // SIGINT, and says so in its exit code. SIGHUP: with --config it reads again what takes
 // effect without a restart; without, it ends the server, as the end of a terminal does. Exit codes:
-// 0 ended as asked, 1 failed, 2 wrong usage, 3 a disk refused a write (start it again), 4 the data
-// directory lacks something (mend it first). Comes from: the operator, ballast-run. Goes to:
-// Server. Thread safety: the main thread.
+// 0 ended as asked, 1 failed, 2 wrong usage or configuration, 3 a disk refused a write or is
+// read-only (start it again), 4 the data directory lacks something (mend it first). Comes from: the
+// operator, ballast-run. Goes to: Server. Thread safety: the main thread.
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -34,10 +34,12 @@
 #include "server/config/environment.h"
 #include "server/config/print.h"
 #include "server/data_dir_lock.h"
+#include "server/disk_watch.h"
 #include "server/handshake_watch.h"
 #include "server/listen.h"
 #include "server/net/descriptors.h"
 #include "server/server.h"
+#include "server/storage_warnings.h"
 #include "server/supervision.h"
 #include "server/temporary_data.h"
 
@@ -53,8 +55,6 @@ constexpr int kSayEveryPolls = 50;
 // How often the watch for signals looks whether the server has started.
 constexpr int kStartPollMs = 10;
 constexpr int kStartGracePolls = 50;
-// Disk space for the server's own small files, without those of jobs, which ask for theirs.
-constexpr uint64_t kOwnBytes = 64 * 1024;
 
 int Fail(const absl::Status& status, int code) {
   for (const absl::string_view line : absl::StrSplit(status.message(), '\n')) {
@@ -74,8 +74,20 @@ int FailStart(const absl::Status& status, const config::v1::Log& log, int code) 
   return code;
 }
 
-// That of a server that cannot start before something is put back.
-int CodeOf(const absl::Status& status) { return absl::IsDataLoss(status) ? kStateLost : 1; }
+// What the end of a server needs of its configuration.
+struct Configured {
+  bool valid = false;
+  std::string data_dir;
+  config::v1::Log log;
+};
+
+// The code of a server that did not start.
+int CodeOf(const absl::Status& status, const Configured& configured) {
+  if (!configured.valid) return kUsageError;
+  if (absl::IsDataLoss(status)) return kStateLost;
+  return !configured.data_dir.empty() && ReadDisk(configured.data_dir).read_only ? kStorageError
+                                                                                 : 1;
+}
 
 // Under nohup SIGHUP is ignored: the server is meant to outlive the terminal.
 bool HangupIsIgnored() {
@@ -207,18 +219,6 @@ absl::StatusOr<DataDirLock> OpenDataDir(const std::string& path) {
       absl::StrCat("cannot create storage.data_dir ", path, ": ", error.message()));
 }
 
-// An error for want of disk space, with how much there is.
-absl::Status WithFreeBytes(const absl::Status& status, const std::string& data_dir) {
-  const bool of_disk =
-      absl::IsResourceExhausted(status) && ReasonOf(status) == Reason::kUnspecified;
-  if (!of_disk || data_dir.empty()) return status;
-  const absl::StatusOr<uint64_t> free = PosixFileSystem()->FreeBytes(data_dir);
-  if (!free.ok()) return status;
-  return absl::Status(
-      status.code(), absl::StrCat(status.message(), "; storage.data_dir ", data_dir, " has ", *free,
-                                  " bytes free, and ballastd needs ", kOwnBytes, " for itself"));
-}
-
 // Of the configuration as it is now; null without a file to read again.
 std::function<FileOutcome()> ReloadLogSettings(const config::LoadOptions& load) {
   if (load.file.empty()) return nullptr;
@@ -268,7 +268,7 @@ absl::StatusOr<TemporaryData> MakeTemporaryData(const CommandLine& line,
 
 // Starts a server and runs it until a signal.
 absl::Status Serve(const CommandLine& line, config::LoadedConfig loaded,
-                   SupervisionOptions supervision, const config::LoadOptions& load) {
+                   const SupervisionOptions& supervision, const config::LoadOptions& load) {
   const std::string data_path = loaded.config.storage().data_dir();
   const std::string peers_file = loaded.config.cluster().peers_file();
   // Nothing may be assumed of a file after a failed flush. The process ends without another word or
@@ -278,9 +278,9 @@ absl::Status Serve(const CommandLine& line, config::LoadedConfig loaded,
   // Temporary data is removed at the end, and replays nothing.
   if (!line.dev) starting.emplace(!load.file.empty());
   auto server = Server::Start({std::move(loaded), line.time_scale, line.ready_file, storage_failed,
-                               ReloadLogSettings(load), std::move(supervision)});
+                               ReloadLogSettings(load), supervision});
   starting.reset();
-  if (!server.ok()) return WithFreeBytes(server.status(), data_path);
+  if (!server.ok()) return WithDisk(server.status(), data_path);
   if (line.dev) {
     std::cout << "export BALLAST_ENDPOINTS=" << (*server)->address() << std::endl;
   }
@@ -292,41 +292,46 @@ absl::Status Serve(const CommandLine& line, config::LoadedConfig loaded,
 // What `line` asks of the configuration without a server. The exit code.
 int ShowConfig(const CommandLine& line) {
   const absl::StatusOr<config::LoadedConfig> loaded = config::Load(line.load);
-  if (!loaded.ok()) return Fail(loaded.status(), 1);
+  if (!loaded.ok()) return Fail(loaded.status(), kUsageError);
   if (line.print_config) std::cout << config::Print(*loaded);
   if (line.check_config) std::cout << "the configuration is valid\n";
   return std::cout.flush() ? 0 : 1;
 }
 
-// Sets `log` as soon as the configuration is known.
-absl::Status LoadAndServe(const CommandLine& line, SupervisionOptions supervision,
-                          config::v1::Log* log) {
+// Fills `configured` as soon as the configuration is known.
+absl::Status LoadAndServe(const CommandLine& line, const SupervisionOptions& supervision,
+                          Configured* configured) {
   config::LoadOptions load = line.load;
+  configured->valid = true;
   BALLAST_ASSIGN_OR_RETURN(const TemporaryData temporary, MakeTemporaryData(line, &load));
-  BALLAST_ASSIGN_OR_RETURN(config::LoadedConfig loaded, config::Load(load));
-  *log = loaded.config.log();
-  ApplyLog(*log);
+  absl::StatusOr<config::LoadedConfig> read = config::Load(load);
+  configured->valid = read.ok();
+  if (!read.ok()) return read.status();
+  config::LoadedConfig loaded = *std::move(read);
+  configured->log = loaded.config.log();
+  configured->data_dir = loaded.config.storage().data_dir();
+  ApplyLog(configured->log);
   if (!temporary.path().empty()) RemoveStaleData(temporary.path());
   if (!line.ready_file.empty()) BALLAST_RETURN_IF_ERROR(CheckReadyFile(line.ready_file));
-  const std::string data_path = loaded.config.storage().data_dir();
   // Until the process ends, also past Server's own end.
-  const absl::StatusOr<DataDirLock> data_dir = OpenDataDir(data_path);
-  if (!data_dir.ok()) return WithFreeBytes(data_dir.status(), data_path);
+  const absl::StatusOr<DataDirLock> data_dir = OpenDataDir(configured->data_dir);
+  if (!data_dir.ok()) return WithDisk(data_dir.status(), configured->data_dir);
   if (KernelUsesBbr()) {
     BALLAST_LOG(WARN) << "the kernel's default congestion control is BBR, which halves loopback "
                          "bandwidth; our own sockets ask for cubic";
   }
   if (!load.file.empty()) TakeHangup();
-  return Serve(line, std::move(loaded), std::move(supervision), load);
+  return Serve(line, std::move(loaded), supervision, load);
 }
 
 // The exit code. A server fails before it serves, or not at all: later a disk ends the process.
 int Run(const CommandLine& line, const SupervisionOptions& supervision) {
-  config::v1::Log log;
-  const absl::Status status = LoadAndServe(line, supervision, &log);
+  Configured configured;
+  const absl::Status status = LoadAndServe(line, supervision, &configured);
   if (status.ok()) return 0;
-  SayFailedStart(supervision, status, CodeOf(status));
-  return FailStart(status, log, CodeOf(status));
+  const int code = CodeOf(status, configured);
+  SayFailedStart(supervision, status, code);
+  return FailStart(status, configured.log, code);
 }
 
 // A command line that asks for nothing of this program. The exit code.

@@ -10,8 +10,8 @@
 namespace ballast::server {
 
 // Bytes of memory that this process may have in all, and how many of them are free at the moment:
-// those of the machine, or of the tightest control group (version 2) that the process is in, at
-// any height. 0 when the kernel does not tell.
+// those of the machine, or of the tightest control group (version 1 or 2) that the process is in,
+// at any height. 0 when the kernel does not tell.
 struct MachineMemory {
   uint64_t total_bytes = 0;
   uint64_t available_bytes = 0;
@@ -34,5 +34,10 @@ struct MemoryBudgets {
 // what is available, at least the largest of 1 GiB, what 64 trainers may have on the way, 4 times
 // the largest message, and 32 KiB for each of limits.max_connections.
 MemoryBudgets BudgetsOf(const config::v1::ServerConfig& config, const MachineMemory& memory);
+
+// What the process may have where the plans of its jobs take `planned_bytes`: those, requests that
+// are being parsed (limits.max_parse_bytes), and 256 MiB for itself. What it has above that is with
+// connections: it stays within limits.max_rpc_memory_bytes, and may be a stranger's.
+uint64_t ExplainedBytes(const config::v1::ServerConfig& config, uint64_t planned_bytes);
 
 }  // namespace ballast::server

@@ -11,10 +11,13 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "ballast/config/v1/server.pb.h"
 #include "common/base/clock.h"
 #include "common/base/sync.h"
+#include "common/metrics/metrics.h"
 #include "common/metrics/process.h"
 #include "server/disk_watch.h"
+#include "server/memory_budget.h"
 #include "server/rpc/admin_service.h"
 #include "server/rpc/peer_client.h"
 
@@ -42,10 +45,11 @@ class OwnFacts {
     MutexLock lock(&mu_);
     facts_.instead = std::move(instead);
   }
-  // `disks` outlives this.
-  void SetDisks(const DiskWatch* disks) {
-    MutexLock lock(&mu_);
+  // Before any other thread knows this; all outlive it.
+  void Watch(DiskWatch* disks, ServerMetrics* metrics, const config::v1::ServerConfig* config) {
     disks_ = disks;
+    metrics_ = metrics;
+    config_ = config;
   }
   // Which files are at fault; outlives this.
   void SetFaults(std::function<std::vector<std::string>()> faults) {
@@ -66,12 +70,24 @@ class OwnFacts {
     if (faults_ != nullptr) facts.file_faults = faults_();
     return facts;
   }
+  // The same for a person: the disks are asked anew (DiskWatch::Refresh), and memory and jobs are
+  // in it. Not before Watch.
+  ServerFacts Fresh() const {
+    disks_->Refresh();
+    ServerFacts facts = Get();
+    facts.explained_bytes =
+        ExplainedBytes(*config_, static_cast<uint64_t>(metrics_->memory_planned()->value()));
+    facts.jobs_max = config_->limits().max_jobs();
+    return facts;
+  }
 
  private:
   const std::chrono::nanoseconds started_ = RealClock::Get()->Now();
   mutable Mutex mu_;
   ServerFacts facts_ ABSL_GUARDED_BY(mu_);
-  const DiskWatch* disks_ ABSL_GUARDED_BY(mu_) = nullptr;
+  DiskWatch* disks_ = nullptr;  // Constant from Watch on, as the next two.
+  ServerMetrics* metrics_ = nullptr;
+  const config::v1::ServerConfig* config_ = nullptr;
   std::function<std::vector<std::string>()> faults_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<PeerClient> peers_ ABSL_GUARDED_BY(mu_);
 };

@@ -85,7 +85,7 @@ class ServerImpl : public Server {
         incarnation_(NewIncarnation()),
         storage_(config_, incarnation_, options_.storage_failed),
         directory_(StillStarting({config_.cluster().id(), ""}, kWaitsForPeers)),
-        pages_(&directory_, &options_.loaded, [this] { return facts_.Get(); }) {}
+        pages_(&directory_, &options_.loaded, [this] { return facts_.Fresh(); }) {}
   ~ServerImpl() override { Stop(); }
 
   absl::Status Open();
@@ -159,8 +159,8 @@ absl::Status ServerImpl::Open() {
   supervision_ = Supervision::Start(options_.supervision, executor_.get());
   workers_ =
       std::make_unique<ThreadWorkerPool>(settings_.WorkerThreads(), "worker", kWorkerNiceness);
-  watches_.disks = AddHostMetrics(&metrics_->registry(), config_, workers_.get());
-  facts_.SetDisks(watches_.disks.get());
+  watches_.disks = AddHostMetrics(metrics_.get(), config_, workers_.get(), storage_.calls());
+  facts_.Watch(watches_.disks.get(), metrics_.get(), &config_);
   BALLAST_ASSIGN_OR_RETURN(security_,
                            ServerSecurity::Open(options_.loaded, metrics_.get(), executor_.get()));
   facts_.SetFaults([this] { return security_->faults(); });
@@ -202,7 +202,7 @@ void ServerImpl::AddMethods() {
   AddPeerMethods(
       &grpc_, &directory_,
       {config_.cluster().id(), incarnation_, security_->gate(), [this] { return facts_.Admin(); }});
-  AddAdminMethods(&grpc_, &directory_, [this] { return facts_.Get(); });
+  AddAdminMethods(&grpc_, &directory_, [this] { return facts_.Fresh(); });
   AddReloadMethod(&grpc_, executor_.get(), [this] { return Reload(); });
   AddHealthMethods(&grpc_, &health_);
   grpc_.AddMethod(method::kExchange, TrainerStream::Factory(&stream_deps_),
@@ -263,7 +263,9 @@ absl::Status ServerImpl::OpenAdmin() {
     return watches_.probe == nullptr ? absl::OkStatus() : watches_.probe->Health();
   };
   pages.ready = [this] {
-    return health_.ended() ? absl::UnavailableError("this server ends") : directory_.Get().status();
+    if (health_.ended()) return absl::UnavailableError("this server ends");
+    BALLAST_RETURN_IF_ERROR(directory_.Get().status());
+    return watches_.disks->Health();
   };
   pages.status = [this](bool json) { return pages_.Status(json); };
   pages.status_html = [this] { return pages_.StatusForBrowsers(); };

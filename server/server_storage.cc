@@ -9,7 +9,6 @@
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "common/io/engine_files.h"
-#include "common/io/watched_files.h"
 #include "server/cluster/snapshot_files.h"
 #include "server/meta/rocksdb_store.h"
 #include "server/registration.h"
@@ -28,6 +27,32 @@ IoOptions IoOptionsOf(const config::v1::Aio& aio) {
   return {.block_bytes = static_cast<size_t>(aio.block_size()),
           .queue_depth = static_cast<int>(aio.queue_depth())};
 }
+
+// The metadata store's transactions as calls for its directory: it writes by itself.
+class WatchedMeta : public MetaStore {
+ public:
+  WatchedMeta(std::unique_ptr<MetaStore> below, std::string directory,
+              std::shared_ptr<CallsUnderWay> calls)
+      : below_(std::move(below)), directory_(std::move(directory)), calls_(std::move(calls)) {}
+
+  absl::StatusOr<std::optional<MetaEntry>> Get(absl::string_view key) override {
+    return below_->Get(key);
+  }
+  absl::StatusOr<MetaPage> List(const MetaListRequest& request) override {
+    return below_->List(request);
+  }
+  absl::StatusOr<MetaTxnResult> Txn(const MetaTxn& txn) override {
+    const uint64_t number = calls_->Begin("a transaction", directory_);
+    absl::StatusOr<MetaTxnResult> result = below_->Txn(txn);
+    calls_->End(number);
+    return result;
+  }
+
+ private:
+  const std::unique_ptr<MetaStore> below_;
+  const std::string directory_;
+  const std::shared_ptr<CallsUnderWay> calls_;
+};
 
 PlanCodec MakePlanCodec() {
   PlanCodec codec;
@@ -59,9 +84,11 @@ ServerStorage::ServerStorage(const config::v1::ServerConfig& config, uint64_t in
     : config_(config),
       incarnation_(incarnation),
       storage_failed_(std::move(storage_failed)),
+      calls_(std::make_shared<CallsUnderWay>(RealClock::Get())),
       engine_files_(EngineFileSystem(PosixFileSystem(), IoOptionsOf(config.aio()))),
-      files_(WatchedFileSystem(engine_files_.get(), RealClock::Get(), {},
-                               [](const std::string& slow) { BALLAST_LOG(WARN) << slow; })) {}
+      files_(WatchedFileSystem(
+          engine_files_.get(), RealClock::Get(), {},
+          [](const std::string& slow) { BALLAST_LOG(WARN) << slow; }, calls_)) {}
 
 absl::StatusOr<std::unique_ptr<MetaStore>> ServerStorage::OpenMetadata(
     const std::string& data_dir) {
@@ -81,7 +108,8 @@ absl::StatusOr<std::unique_ptr<MetaStore>> ServerStorage::OpenMetadata(
         kMetaRoomBytes, " to start; make room, and start the server again"));
   }
   BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<MetaStore> meta, OpenRocksDbMetaStore(options));
-  return WithReserve(std::move(meta), &*reserve_);
+  return WithReserve(std::make_unique<WatchedMeta>(std::move(meta), options.directory, calls_),
+                     &*reserve_);
 }
 
 absl::StatusOr<std::unique_ptr<JobStore>> ServerStorage::OpenJobs(const std::string& address) {

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "ballast/config/v1/server.pb.h"
 #include "common/io/file.h"
+#include "common/io/watched_files.h"
 #include "server/cluster/job_directory.h"
 #include "server/meta/reserved_store.h"
 
@@ -34,6 +35,8 @@ class ServerStorage {
   // Snapshots and exports of durable jobs; empty without a data directory. A cluster of several
   // `servers` without storage.snapshot_dir refuses them with UNSUPPORTED.
   absl::StatusOr<DirectorySnapshots> OpenSnapshots(size_t servers);
+  // What the disks have not ended yet, of all that goes through this. May outlive it.
+  std::shared_ptr<const CallsUnderWay> calls() const { return calls_; }
 
  private:
   absl::StatusOr<std::unique_ptr<MetaStore>> OpenMetadata(const std::string& data_dir);
@@ -42,6 +45,7 @@ class ServerStorage {
   const uint64_t incarnation_;
   const std::function<void(const absl::Status&)> storage_failed_;
   // In the order of construction; what comes later uses what stands before.
+  const std::shared_ptr<CallsUnderWay> calls_;
   const std::unique_ptr<FileSystem> engine_files_;
   const std::unique_ptr<FileSystem> files_;
   std::optional<DiskReserve> reserve_;

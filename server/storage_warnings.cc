@@ -7,10 +7,18 @@
 #include <unistd.h>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/reason.h"
 #include "common/io/file_error.h"
 #include "common/io/huge_pages.h"
+#include "server/disk_watch.h"
 
 namespace ballast::server {
+namespace {
+
+// Disk space for the server's own small files, without those of jobs, which ask for theirs.
+constexpr uint64_t kOwnBytes = 64 * 1024;
+
+}  // namespace
 
 uint32_t DirectIoBytes([[maybe_unused]] const std::string& directory) {
 #ifdef STATX_DIOALIGN
@@ -38,6 +46,23 @@ StorageFacts ReadStorageFacts(FileSystem* files, const std::string& data_dir) {
   facts.free_bytes = files->FreeBytes(data_dir).value_or(0);
   facts.file_bytes_max = FileBytesMax();
   return facts;
+}
+
+absl::Status WithDisk(const absl::Status& status, const std::string& data_dir) {
+  if (data_dir.empty()) return status;
+  if (ReadDisk(data_dir).read_only) {
+    return absl::Status(
+        status.code(),
+        absl::StrCat(status.message(), "\nthe file system of storage.data_dir ", data_dir,
+                     " is read-only: look at dmesg for the reason, check "
+                     "it with fsck, and mount it again"));
+  }
+  if (!absl::IsResourceExhausted(status) || ReasonOf(status) != Reason::kUnspecified) return status;
+  const absl::StatusOr<uint64_t> free = PosixFileSystem()->FreeBytes(data_dir);
+  if (!free.ok()) return status;
+  return absl::Status(
+      status.code(), absl::StrCat(status.message(), "; storage.data_dir ", data_dir, " has ", *free,
+                                  " bytes free, and ballastd needs ", kOwnBytes, " for itself"));
 }
 
 std::vector<std::string> StorageWarnings(const StorageFacts& facts) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "common/io/file.h"
 
 namespace ballast::server {
@@ -28,6 +29,10 @@ uint32_t DirectIoBytes(const std::string& directory);
 
 // Looks at `data_dir`, which exists.
 StorageFacts ReadStorageFacts(FileSystem* files, const std::string& data_dir);
+
+// The error `status` of a server that did not start, with what its disk has to do with it: that it
+// takes no writes, or how little is free. Unchanged where that is not the cause.
+absl::Status WithDisk(const absl::Status& status, const std::string& data_dir);
 
 // A sentence for each fact that matters: what is so, what follows, what to do.
 std::vector<std::string> StorageWarnings(const StorageFacts& facts);

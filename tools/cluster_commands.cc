@@ -13,6 +13,7 @@
 #include "common/base/names.h"
 #include "server/rpc/status_problems.h"
 #include "server/rpc/status_text.h"
+#include "tools/admin_call.h"
 #include "tools/cluster_view.h"
 #include "tools/command.h"
 #include "tools/output.h"
@@ -69,8 +70,10 @@ int Health(const Options& options) {
     servers.push_back(HealthJson(server.id(), server.address(), true, problems));
   }
   for (const ClusterView::Silent& one : view.silent) {
-    rows.push_back({"?", one.endpoint, "unreachable", "it does not answer"});
-    servers.push_back(HealthJson(0, one.endpoint, false, {"it does not answer"}));
+    const bool refused = ExitCode(one.status) == kNotPermitted;
+    const std::string why = refused ? "this identity may not ask it" : "it does not answer";
+    rows.push_back({"?", one.endpoint, refused ? "not permitted" : "unreachable", why});
+    servers.push_back(HealthJson(0, one.endpoint, false, {why}));
   }
   const int printed = Print(options, TextTable(rows),
                             absl::StrCat("{\"healthy\": ", healthy ? "true" : "false",

@@ -67,6 +67,7 @@ int Tenants(const Options& options) {
   int code = SayWhoIsSilent(view, options);
   std::vector<Row> rows;
   std::vector<std::string> tenants;
+  bool answered = false;
   for (const v1::StatusReply& server : view.servers) {
     const auto reply = Ask<v1::ListTenantsReply>(server.address(), method::kAdminListTenants,
                                                  v1::ListTenantsRequest(), kTimeoutS);
@@ -74,14 +75,16 @@ int Tenants(const Options& options) {
       code = std::max(code, Failed(server.address(), options, reply.status()));
       continue;
     }
+    answered = true;
     for (const v1::Tenant& tenant : reply->tenants()) {
       AddRow(server.id(), tenant, &rows);
       tenants.push_back(TenantJson(server.id(), tenant));
     }
   }
-  const int printed =
-      Print(options, rows.empty() ? "no tenant uses anything\n" : server::TextTable(rows),
-            absl::StrCat("{\"tenants\": [", absl::StrJoin(tenants, ", "), "]}\n"));
+  std::string text = "no tenant uses anything\n";
+  if (!answered) text = code == kNotPermitted ? "not permitted\n" : "no server answers\n";
+  const int printed = Print(options, rows.empty() ? text : server::TextTable(rows),
+                            absl::StrCat("{\"tenants\": [", absl::StrJoin(tenants, ", "), "]}\n"));
   return printed != 0 ? printed : code;
 }
 

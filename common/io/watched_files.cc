@@ -1,4 +1,5 @@
-// Thread safety: mu_ of SlowCalls guards what was told last; files hold nothing of their own.
+// Thread safety: mu_ of CallsUnderWay guards what has not ended, that of SlowCalls what was told
+// last; files hold nothing of their own.
 #include "common/io/watched_files.h"
 
 #include <cstdint>
@@ -8,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "common/base/sync.h"
 #include "common/base/units.h"
@@ -22,15 +24,16 @@ using std::chrono::nanoseconds;
 class SlowCalls {
  public:
   SlowCalls(const Clock* clock, const WatchOptions& options,
-            std::function<void(const std::string&)> warn)
-      : clock_(clock), options_(options), warn_(std::move(warn)) {}
+            std::function<void(const std::string&)> warn, std::shared_ptr<CallsUnderWay> calls)
+      : clock_(clock), options_(options), warn_(std::move(warn)), calls_(std::move(calls)) {}
 
-  nanoseconds Now() const { return clock_->Now(); }
+  uint64_t Begin(const char* what, const std::string& path) { return calls_->Begin(what, path); }
 
-  // A call that began at `start` has ended. `bytes` 0: a flush.
-  void Ended(const char* what, const std::string& path, uint64_t bytes, nanoseconds start) {
+  // The call `number` has ended. `bytes` 0: it has none.
+  void Ended(uint64_t number, const char* what, const std::string& path, uint64_t bytes = 0) {
+    const nanoseconds took = calls_->End(number);
+    if (took <= options_.slow) return;
     const nanoseconds now = clock_->Now();
-    if (now - start <= options_.slow) return;
     uint64_t untold = 0;
     {
       MutexLock lock(&mu_);
@@ -43,9 +46,18 @@ class SlowCalls {
     }
     warn_(absl::StrCat("the disk is slow: ", what,
                        bytes == 0 ? "" : absl::StrCat(" of ", FormatBytes(bytes)), " of ", path,
-                       absl::StrFormat(" took %.1f s", Seconds(now - start)),
+                       absl::StrFormat(" took %.1f s", Seconds(took)),
                        untold == 0 ? "" : absl::StrCat(" (and ", untold, " other calls were slow)"),
                        ". Rounds wait for it: look at the device, and at what else uses it"));
+  }
+
+  // `run`, which does `what` with `path`, as a call.
+  template <typename Run>
+  auto Watch(const char* what, const std::string& path, const Run& run, uint64_t bytes = 0) {
+    const uint64_t number = Begin(what, path);
+    auto result = run();
+    Ended(number, what, path, bytes);
+    return result;
   }
 
  private:
@@ -54,6 +66,7 @@ class SlowCalls {
   const Clock* const clock_;
   const WatchOptions options_;
   const std::function<void(const std::string&)> warn_;
+  const std::shared_ptr<CallsUnderWay> calls_;
   Mutex mu_;
   std::optional<nanoseconds> told_ ABSL_GUARDED_BY(mu_);
   uint64_t untold_ ABSL_GUARDED_BY(mu_) = 0;
@@ -71,40 +84,33 @@ class WatchedFile : public File {
       : path_(std::move(path)), below_(std::move(below)), calls_(std::move(calls)) {}
 
   absl::StatusOr<size_t> ReadAt(uint64_t offset, size_t bytes, void* to) override {
-    const nanoseconds start = calls_->Now();
-    absl::StatusOr<size_t> read = below_->ReadAt(offset, bytes, to);
-    calls_->Ended("a read", path_, bytes, start);
-    return read;
+    const auto read = [&] { return below_->ReadAt(offset, bytes, to); };
+    return calls_->Watch("a read", path_, read, bytes);
   }
   absl::Status WriteAt(uint64_t offset, absl::Span<const ConstBytes> parts) override {
-    const nanoseconds start = calls_->Now();
-    absl::Status status = below_->WriteAt(offset, parts);
-    calls_->Ended("a write", path_, BytesOf(parts), start);
-    return status;
+    const auto write = [&] { return below_->WriteAt(offset, parts); };
+    return calls_->Watch("a write", path_, write, BytesOf(parts));
   }
   void StartRead(uint64_t offset, size_t bytes, void* to,
                  std::function<void(absl::StatusOr<size_t>)> done) override {
     below_->StartRead(offset, bytes, to,
-                      [this, bytes, start = calls_->Now(),
+                      [this, bytes, number = calls_->Begin("a read", path_),
                        done = std::move(done)](const absl::StatusOr<size_t>& read) {
-                        calls_->Ended("a read", path_, bytes, start);
+                        calls_->Ended(number, "a read", path_, bytes);
                         done(read);
                       });
   }
   void StartWrite(uint64_t offset, absl::Span<const ConstBytes> parts,
                   std::function<void(absl::Status)> done) override {
     below_->StartWrite(offset, parts,
-                       [this, bytes = BytesOf(parts), start = calls_->Now(),
+                       [this, bytes = BytesOf(parts), number = calls_->Begin("a write", path_),
                         done = std::move(done)](const absl::Status& status) {
-                         calls_->Ended("a write", path_, bytes, start);
+                         calls_->Ended(number, "a write", path_, bytes);
                          done(status);
                        });
   }
   absl::Status Sync() override {
-    const nanoseconds start = calls_->Now();
-    absl::Status status = below_->Sync();
-    calls_->Ended("a flush", path_, 0, start);
-    return status;
+    return calls_->Watch("a flush", path_, [&] { return below_->Sync(); });
   }
   // Takes as long as the file is large.
   absl::Status Allocate(uint64_t bytes) override { return below_->Allocate(bytes); }
@@ -124,8 +130,25 @@ class WatchedFiles : public ForwardingFiles {
 
   absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path,
                                              const OpenOptions& options) override {
-    BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<File> file, below()->Open(path, options));
+    const auto open = [&] { return below()->Open(path, options); };
+    BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<File> file, calls_->Watch("an open", path, open));
     return std::make_unique<WatchedFile>(path, std::move(file), calls_);
+  }
+  absl::Status MakeDirectory(const std::string& directory) override {
+    return calls_->Watch("a new directory", directory,
+                         [&] { return below()->MakeDirectory(directory); });
+  }
+  absl::Status Rename(const std::string& from, const std::string& to) override {
+    return calls_->Watch("a rename", from, [&] { return below()->Rename(from, to); });
+  }
+  absl::Status Link(const std::string& from, const std::string& to) override {
+    return calls_->Watch("a link", to, [&] { return below()->Link(from, to); });
+  }
+  absl::Status Remove(const std::string& path) override {
+    return calls_->Watch("a removal", path, [&] { return below()->Remove(path); });
+  }
+  absl::Status SyncDirectory(const std::string& directory) override {
+    return calls_->Watch("a flush", directory, [&] { return below()->SyncDirectory(directory); });
   }
 
  private:
@@ -134,11 +157,39 @@ class WatchedFiles : public ForwardingFiles {
 
 }  // namespace
 
+uint64_t CallsUnderWay::Begin(const char* what, std::string path) {
+  const nanoseconds now = clock_->Now();
+  MutexLock lock(&mu_);
+  begun_.emplace_hint(begun_.end(), next_, Begun{what, std::move(path), now});
+  return next_++;
+}
+
+nanoseconds CallsUnderWay::End(uint64_t number) {
+  const nanoseconds now = clock_->Now();
+  MutexLock lock(&mu_);
+  const auto it = begun_.find(number);
+  BALLAST_CHECK(it != begun_.end());
+  const nanoseconds took = now - it->second.at;
+  begun_.erase(it);
+  return took;
+}
+
+std::optional<CallsUnderWay::Call> CallsUnderWay::Oldest(
+    const std::function<bool(const std::string& path)>& counts) const {
+  const nanoseconds now = clock_->Now();
+  MutexLock lock(&mu_);
+  for (const auto& [number, call] : begun_) {
+    if (counts(call.path)) return Call{call.what, call.path, now - call.at};
+  }
+  return std::nullopt;
+}
+
 std::unique_ptr<FileSystem> WatchedFileSystem(FileSystem* below, const Clock* clock,
                                               const WatchOptions& options,
-                                              std::function<void(const std::string&)> warn) {
+                                              std::function<void(const std::string&)> warn,
+                                              std::shared_ptr<CallsUnderWay> calls) {
   return std::make_unique<WatchedFiles>(
-      below, std::make_shared<SlowCalls>(clock, options, std::move(warn)));
+      below, std::make_shared<SlowCalls>(clock, options, std::move(warn), std::move(calls)));
 }
 
 }  // namespace ballast

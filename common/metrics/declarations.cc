@@ -55,12 +55,17 @@ constexpr MetricDeclaration kDeclarations[] = {
     {"ballast_memory_planned_bytes", kGauge, "",
      "Memory that the plans of all jobs take of the budget, in bytes."},
     {"ballast_memory_budget_bytes", kGauge, "", "Memory that jobs may take together, in bytes."},
+    {"ballast_memory_explained_bytes", kGauge, "",
+     "Memory that this process may have by the plans of its jobs and its limits, in bytes. What it "
+     "has above that (process_resident_memory_bytes) connections took."},
     {"ballast_disk_free_bytes", kGauge, "directory",
      "Free bytes on the disk of a directory of the configuration: data or snapshot."},
     {"ballast_disk_size_bytes", kGauge, "directory",
      "Size in bytes of the disk of a directory of the configuration: data or snapshot."},
     {"ballast_disk_answers", kGauge, "directory",
      "1 while the disk of a directory says within 30 s how full it is; else 0."},
+    {"ballast_disk_wait_seconds", kGauge, "directory",
+     "Age of the oldest write, flush or other call for a directory that has not ended; 0: none."},
     // The gradient log and the images.
     {"ballast_log_append_duration_seconds", kHistogram, "",
      "Time until the log has taken a record; it may still be on its way to the disk."},

@@ -22,7 +22,6 @@ namespace {
 // `count` of the events, and faults of files.
 void AddForAdmins(uint32_t count, const ServerFacts& facts, v1::StatusReply* reply) {
   for (const std::string& fault : facts.file_faults) reply->add_file_faults(fault);
-  reply->set_resident_bytes(static_cast<uint64_t>(facts.resident_bytes));
   if (count == 0) return;
   const std::vector<LogRecord> records = ProcessLog().All();
   for (size_t i = records.size() - std::min<size_t>(records.size(), count); i < records.size();
@@ -34,19 +33,30 @@ void AddForAdmins(uint32_t count, const ServerFacts& facts, v1::StatusReply* rep
   }
 }
 
+// What all tenants share.
+void AddServer(const ServerFacts& facts, const OperatorDoor& door, v1::StatusReply* reply) {
+  reply->set_resident_bytes(static_cast<uint64_t>(facts.resident_bytes));
+  reply->set_explained_bytes(facts.explained_bytes);
+  reply->set_jobs_max(facts.jobs_max);
+  reply->set_memory_used_bytes(door.memory_used_bytes());
+  reply->set_memory_budget_bytes(door.memory_budget_bytes());
+  for (const auto& work : door.ListWorks()) ToProto(*work, reply->add_works());
+}
+
 void AddDisk(const DiskState& disk, v1::StatusReply* reply) {
   v1::DiskStatus* added = reply->add_disks();
   added->set_directory(disk.directory);
   added->set_answers(disk.answers);
   added->set_free_bytes(static_cast<uint64_t>(disk.free_bytes));
   added->set_size_bytes(static_cast<uint64_t>(disk.size_bytes));
+  added->set_waits_ns(static_cast<uint64_t>(disk.waits.count()));
 }
 
-// What all tenants share.
-void AddServer(const OperatorDoor& door, v1::StatusReply* reply) {
-  reply->set_memory_used_bytes(door.memory_used_bytes());
-  reply->set_memory_budget_bytes(door.memory_budget_bytes());
-  for (const auto& work : door.ListWorks()) ToProto(*work, reply->add_works());
+// Jobs that count for limits.max_jobs.
+uint32_t UnderWay(const std::vector<JobStatus>& jobs) {
+  return static_cast<uint32_t>(std::count_if(jobs.begin(), jobs.end(), [](const JobStatus& job) {
+    return job.state == "attaching" || job.state == "running";
+  }));
 }
 
 }  // namespace
@@ -77,9 +87,10 @@ void CollectStatus(const DirectoryHolder& directory, const ServerFacts& facts,
     return;
   }
   reply.set_serving(facts.instead.empty());
-  if (whole) AddServer(**door, &reply);
+  if (whole) AddServer(facts, **door, &reply);
   (*door)->Status([reply = std::move(reply), rounds = request.rounds(), caller,
                    done = std::move(done)](const std::vector<JobStatus>& jobs) mutable {
+    if (reply.jobs_max() > 0) reply.set_jobs_under_way(UnderWay(jobs));
     for (const JobStatus& job : jobs) {
       if (caller.Sees(job.tenant)) ToProto(job, rounds, reply.add_jobs());
     }

@@ -23,6 +23,8 @@ struct DiskState {
   bool answers = true;
   double free_bytes = 0;  // 0 before the first answer, as the next
   double size_bytes = 0;
+  // Since the oldest call for it began that has not ended: a write, a flush, a rename.
+  std::chrono::nanoseconds waits{0};
 };
 
 struct ServerFacts {
@@ -33,6 +35,8 @@ struct ServerFacts {
   std::vector<PeerState> peers;
   std::vector<DiskState> disks;
   std::string instead;  // of serving; empty: it serves where there is a directory
+  uint64_t explained_bytes = 0;  // As StatusReply's, and the next.
+  uint32_t jobs_max = 0;
   // Why files that were to be read again are not in force, a sentence each.
   std::vector<std::string> file_faults;
   std::string admin;  // "host:port" of the admin port, as peers reach it; empty without one

@@ -13,15 +13,46 @@ namespace {
 // A server keeps 4 MiB for its own records, and takes them where twice as much is free.
 constexpr uint64_t kRoomBytes = uint64_t{8} << 20;
 
+// The part of limits.max_jobs from which on new jobs will soon be refused.
+constexpr double kNearFull = 0.9;
+// A smaller limit is meant to be reached.
+constexpr uint32_t kManyJobs = 10;
+// As the server's own kDiskHangs.
+constexpr uint64_t kHangsNs = uint64_t{10} * 1'000'000'000;
+
 // What is wrong with a disk; empty: nothing.
 std::string ProblemOf(const v1::DiskStatus& disk) {
   const std::string which = absl::StrCat("its ", disk.directory(), " disk ");
   if (!disk.answers()) return absl::StrCat(which, "does not answer");
+  if (disk.waits_ns() >= kHangsNs) {
+    return absl::StrCat(which, "hangs: a write or flush has not ended for ",
+                        SecondsText(Seconds(disk.waits_ns())));
+  }
   if (disk.size_bytes() == 0) return "";
   const uint64_t least = std::max(kRoomBytes, disk.size_bytes() / 100);
   if (disk.free_bytes() >= least) return "";
   return absl::StrCat(which, "is full: ", ShortBytes(disk.free_bytes()), " of ",
                       ShortBytes(disk.size_bytes()), " are free");
+}
+
+// Memory and jobs.
+void AddProblemsOfLimits(const v1::StatusReply& server, std::vector<std::string>* problems) {
+  if (server.memory_used_bytes() > server.memory_budget_bytes()) {
+    problems->push_back(absl::StrCat("its jobs need ", ShortBytes(server.memory_used_bytes()),
+                                     ", over its memory budget of ",
+                                     ShortBytes(server.memory_budget_bytes())));
+  }
+  // Earlier servers do not say it.
+  if (server.explained_bytes() > 0 && server.resident_bytes() > server.explained_bytes()) {
+    problems->push_back(absl::StrCat("it has ", ShortBytes(server.resident_bytes()),
+                                     " of memory, and its jobs and limits explain ",
+                                     ShortBytes(server.explained_bytes()),
+                                     ": connections took the rest"));
+  }
+  if (server.jobs_max() >= kManyJobs && server.jobs_under_way() >= server.jobs_max() * kNearFull) {
+    problems->push_back(absl::StrCat(server.jobs_under_way(), " jobs are under way, and ",
+                                     "limits.max_jobs is ", server.jobs_max()));
+  }
 }
 
 // A round that takes this long is looked at; one that has no others to compare it with, later.
@@ -124,11 +155,7 @@ std::vector<std::string> ProblemsOf(const v1::StatusReply& server) {
   if (!server.serving()) {
     problems.push_back(absl::StrCat("it does not serve jobs: ", StateOf(server)));
   }
-  if (server.memory_used_bytes() > server.memory_budget_bytes()) {
-    problems.push_back(absl::StrCat("its jobs need ", ShortBytes(server.memory_used_bytes()),
-                                    ", over its memory budget of ",
-                                    ShortBytes(server.memory_budget_bytes())));
-  }
+  AddProblemsOfLimits(server, &problems);
   for (const v1::DiskStatus& disk : server.disks()) {
     if (std::string wrong = ProblemOf(disk); !wrong.empty()) problems.push_back(std::move(wrong));
   }

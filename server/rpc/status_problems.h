@@ -11,8 +11,9 @@
 namespace ballast::server {
 
 // What is wrong with a server, a sentence each; empty: nothing. Its disks count, which are full
-// where less than 1 % or 8 MiB is free, and its share of jobs that run, with trainers that are
-// lost.
+// where less than 1 % or 8 MiB is free and hang where a call has not ended for 10 s; memory that
+// nothing explains; nine tenths of limits.max_jobs; and its share of jobs that run, with trainers
+// that are lost.
 std::vector<std::string> ProblemsOf(const v1::StatusReply& server);
 
 // What the open round of `job` waits for at `server`: "trainer 3", "trainers 0, 2" or "server 1";

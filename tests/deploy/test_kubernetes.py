@@ -199,7 +199,7 @@ def test_the_server_refuses_a_key_that_does_not_exist(ballastd, config_file):
     found = manifests("base")
     _config(found, "memory_budget", "memory_bugdet")
     done = run(ballastd, "--config", config_file(found), "--check-config", env=found.variables(0))
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert 'did you mean "memory_budget"' in done.stderr
 
 

@@ -115,9 +115,23 @@ def test_sysusers_reads_the_user(tmp_path):
     assert "ballast:" in (tmp_path / "etc" / "passwd").read_text()
 
 
-def test_a_wrong_argument_is_not_tried_again(ballastd):
-    code = run(ballastd, "--nonsense", env={}).returncode
+@pytest.mark.parametrize("arguments", [("--nonsense",), ("--set", "timing.lease=never")])
+def test_a_wrong_argument_or_configuration_is_not_tried_again(ballastd, arguments):
+    code = run(ballastd, *arguments, env={}).returncode
     assert str(code) in unit()["Service"]["RestartPreventExitStatus"].split()
+
+
+def test_a_reload_refuses_a_wrong_file_before_the_server_hears_of_it(ballastd, tmp_path):
+    """systemd runs these one after the other, up to the first that fails."""
+    wrong = tmp_path / "ballastd.yaml"
+    wrong.write_text("storage:\n  dram_bugdet: 64MiB\n")
+    check, hangup = unit()["Service"]["ExecReload"].splitlines()
+    assert hangup == "/bin/kill -HUP $MAINPID"
+    program, *arguments = check.replace("/etc/ballast/ballastd.yaml", str(wrong)).split()
+    assert program == "/usr/bin/ballastd"
+    done = run(ballastd, *arguments, env={})
+    assert done.returncode == 2
+    assert f"{wrong}:2:3" in done.stderr
 
 
 def test_a_lost_state_is_not_tried_again(ballastd, start_server, tmp_path):

@@ -168,8 +168,8 @@ def says_why(supervisor: Supervisor, done: subprocess.CompletedProcess[str]) -> 
 
 @pytest.mark.parametrize("flags, exit_code, cause", [
     (["--sett", "x=1"], 2, "unknown flag --sett"),
-    (["--set", "rounds.chunk_bytes=lots"], 1, "rounds.chunk_bytes"),
-    (["--config", "/nowhere/ballastd.yaml"], 1, "/nowhere/ballastd.yaml"),
+    (["--set", "rounds.chunk_bytes=lots"], 2, "rounds.chunk_bytes"),
+    (["--config", "/nowhere/ballastd.yaml"], 2, "/nowhere/ballastd.yaml"),
     (["--listen", "127.0.0.1:{taken}"], 1, "127.0.0.1:"),
     (["--listen", "127.0.0.1:0", "--peers-file", "{peers}"], 1, "peers"),
 ])

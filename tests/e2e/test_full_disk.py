@@ -1,9 +1,14 @@
-"""A server starts, and its job changes trainers, on a disk that other files have filled."""
+"""A server on a disk that other files have filled, and on one that hangs.
+
+Comes from: pytest, where loop devices can be mounted. Goes to: ballastd, ballastctl.
+"""
 
 from __future__ import annotations
 
+import concurrent.futures
 import signal
 import subprocess
+import urllib.error
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +16,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from e2e.ballastctl import try_ctl
 from e2e.cluster import Cluster, Trainers, fresh_job, run_small_job, wait_for
+
+UNHEALTHY = 6  # ballastctl's exit code
 
 
 @contextmanager
@@ -70,14 +78,66 @@ def test_a_full_disk_keeps_neither_servers_nor_trainers_from_coming_back(start_c
             fill(disk)
             cluster.restart(0)
             assert cluster.running() == [True]
+            cluster.wait_until_serving()
+            assert "its data disk is full" in try_ctl(cluster, "health").stdout
             trainers.close()
             trainers = Trainers(cluster, [[parameter]], **again)  # A new epoch: it is written.
             trainers.each(lambda opt: opt.attach())
             assert trainers.step()["round"] == rounds + 1
             (disk / "other").unlink()
+            healthy = try_ctl(cluster, "health")  # The disk is asked anew.
+            assert healthy.returncode == 0, healthy.stdout
             trainers.close()
             trainers = Trainers(cluster, [[parameter]], **again)
             trainers.each(lambda opt: opt.attach())
             wait_for((disk / "reserve").exists, "the reserve, taken again")
+        trainers.close()
+        cluster.stop()
+
+
+@contextmanager
+def frozen(disk: Path) -> Iterator[None]:
+    """No write to `disk` ends; questions are answered as before."""
+    done = subprocess.run(["fsfreeze", "--freeze", str(disk)], capture_output=True, text=True)
+    if done.returncode != 0:
+        pytest.skip(f"fsfreeze does not work here: {done.stderr}")
+    try:
+        yield
+    finally:
+        subprocess.run(["fsfreeze", "--unfreeze", str(disk)], capture_output=True)
+
+
+def test_a_disk_that_hangs_is_named_until_it_ends_its_calls(start_cluster, tmp_path):
+    cluster = start_cluster(1)
+    run_small_job(cluster)
+    end(cluster)
+    disk = tmp_path / "cluster-0" / "server-0"
+    parameter = torch.nn.Parameter(torch.ones(1000))
+    parameter.grad = torch.ones_like(parameter)
+    with small_disk(disk, 96), concurrent.futures.ThreadPoolExecutor() as pool:
+        cluster.restart(0)
+        trainers = Trainers(cluster, [[parameter]], job=fresh_job(), durability="power")
+        trainers.step()
+        assert try_ctl(cluster, "health").returncode == 0
+        with frozen(disk):
+            step = pool.submit(trainers.step)
+            wait_for(lambda: try_ctl(cluster, "health").returncode == UNHEALTHY, "the hang",
+                     every_s=0.5)
+            assert "its data disk hangs: a write or flush" in try_ctl(cluster, "health").stdout
+            with pytest.raises(urllib.error.HTTPError) as unready:
+                cluster.get(0, "/readyz")
+            assert unready.value.code == 503
+            assert "the data disk hangs" in unready.value.read().decode()
+            metrics = cluster.get(0, "/metrics")
+            waits = next(line for line in metrics.splitlines()
+                         if line.startswith('ballast_disk_wait_seconds{directory="data"}'))
+            assert float(waits.split()[1]) >= 10
+            assert 'ballast_disk_answers{directory="data"} 1' in metrics
+            wait_for(lambda: "the data disk hangs: " in cluster.log(0), "the log")
+            assert not step.done()
+        assert step.result()["round"] == 2
+        wait_for(lambda: try_ctl(cluster, "health").returncode == 0, "the end of the hang")
+        wait_for(lambda: "the data disk ends calls again" in cluster.log(0), "the log")
+        assert cluster.get(0, "/readyz").strip() == "ok"
         trainers.close()
         cluster.stop()

@@ -64,6 +64,9 @@ ELSEWHERE = {
         "tests/server/cluster/damaged_jobs_test.cc", "StayDamagedUntilTheirFilesAreBack"),
     "ballast_disk_answers": (
         "tests/server/main/disk_watch_test.cc", "ADiskThatHangsHasNoBytesAndSoonNoAnswer"),
+    "ballast_disk_wait_seconds": (
+        "tests/server/main/disk_watch_test.cc",
+        "ADiskThatAnswersAndEndsNoCallHangsAfterTenSeconds"),
     "ballast_tls_cert_expiry_timestamp_seconds": _TLS,
     "ballast_tls_reloads_total": _TLS,
     "ballast_handshake_failures_total": (

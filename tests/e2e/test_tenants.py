@@ -219,6 +219,15 @@ def test_a_role_that_may_not_delete_is_not_permitted(cluster, files, run, party)
     run.step(1)
 
 
+@pytest.mark.parametrize("command", ["health", "tenants"])
+def test_a_role_that_may_not_ask_reads_that_and_not_that_nothing_answers(cluster, files, command):
+    said = ctl(cluster, files, "server-1", command)
+    assert said.returncode == NOT_PERMITTED, said.stderr + said.stdout
+    assert "not permitted" in said.stdout
+    assert "does not answer" not in said.stdout
+    assert "no tenant uses anything" not in said.stdout
+
+
 def test_a_trainer_of_another_tenant_resumes_nothing(cluster, files, run):
     said = []
     for job in (job_of(run), "nosuchjob"):

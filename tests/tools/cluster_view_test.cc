@@ -102,6 +102,16 @@ TEST(ClusterView, ADiskThatIsFullOrSilentIsAProblem) {
                           "its data disk does not answer"));
 }
 
+TEST(ClusterView, ADiskThatEndsNoCallForTenSecondsIsAProblem) {
+  v1::StatusReply server = View().servers[0];
+  AddDisk(&server, true, 8 << 20, 24 << 20);
+  server.mutable_disks(0)->set_waits_ns(9'999'999'999);
+  EXPECT_THAT(ProblemsOf(server), IsEmpty());
+  server.mutable_disks(0)->set_waits_ns(10'000'000'000);
+  EXPECT_THAT(ProblemsOf(server),
+              ElementsAre("its data disk hangs: a write or flush has not ended for 10.0 s"));
+}
+
 TEST(ClusterView, JobsThatNeedMoreThanTheBudgetAreAProblem) {
   v1::StatusReply server = View().servers[0];
   server.set_memory_used_bytes(3 << 20);
@@ -110,6 +120,29 @@ TEST(ClusterView, JobsThatNeedMoreThanTheBudgetAreAProblem) {
   server.set_memory_used_bytes(4 << 20);
   EXPECT_THAT(ProblemsOf(server),
               ElementsAre("its jobs need 4.0 MiB, over its memory budget of 3.0 MiB"));
+}
+
+TEST(ClusterView, MemoryThatNothingExplainsIsAProblem) {
+  v1::StatusReply server = View().servers[0];
+  server.set_resident_bytes(3 << 20);  // An earlier server explains nothing.
+  EXPECT_THAT(ProblemsOf(server), IsEmpty());
+  server.set_explained_bytes(3 << 20);
+  EXPECT_THAT(ProblemsOf(server), IsEmpty());
+  server.set_resident_bytes(4 << 20);
+  EXPECT_THAT(ProblemsOf(server),
+              ElementsAre("it has 4.0 MiB of memory, and its jobs and limits explain 3.0 MiB: "
+                          "connections took the rest"));
+}
+
+TEST(ClusterView, JobsUpToNineTenthsOfTheLimitAreNoProblem) {
+  v1::StatusReply server = View().servers[0];
+  server.set_jobs_under_way(1);  // An earlier server names no limit.
+  EXPECT_THAT(ProblemsOf(server), IsEmpty());
+  server.set_jobs_max(64);
+  server.set_jobs_under_way(57);
+  EXPECT_THAT(ProblemsOf(server), IsEmpty());
+  server.set_jobs_under_way(58);
+  EXPECT_THAT(ProblemsOf(server), ElementsAre("58 jobs are under way, and limits.max_jobs is 64"));
 }
 
 TEST(ClusterView, ThePaceIsThatOfTheRoundsBetweenTheFirstAndTheLastEnd) {

@@ -34,7 +34,8 @@ void LogLongWait(const JobView& job, Step* step, Time now) {
               LogField("round", job.round))
       << "still waiting for the round at server "
       << absl::StrJoin(step->progress.Missing(), ", server ")
-      << "; `ballastctl status` names the trainers they wait for";
+      << "; `ballastctl status` names the trainers they wait for, and `ballastctl health` says "
+         "whether a server waits for its disk instead";
 }
 
 RoundProgress ProgressOf(const JobView& job, const SessionCore::Servers& servers, Time now) {

@@ -5,11 +5,13 @@
 
 #include <cerrno>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/io/memory_disk.h"
 
 namespace ballast {
@@ -18,11 +20,13 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// Every call of a file takes `call_takes`.
+// Every call of a file takes `call_takes`, and runs `in_call`.
 class SlowDisk : public MemoryDisk {
  public:
   explicit SlowDisk(FakeClock* clock) : clock_(clock) {}
   milliseconds call_takes{0};
+  std::function<void()> in_call = [] {};
+  std::function<void(absl::Status)> open_write;
 
   absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path,
                                              const OpenOptions& options) override {
@@ -36,24 +40,38 @@ class SlowDisk : public MemoryDisk {
    public:
     SlowFile(SlowDisk* disk, std::unique_ptr<File> below) : disk_(disk), below_(std::move(below)) {}
     absl::StatusOr<size_t> ReadAt(uint64_t offset, size_t bytes, void* to) override {
-      disk_->clock_->Advance(disk_->call_takes);
+      disk_->Take();
       return below_->ReadAt(offset, bytes, to);
     }
     absl::Status WriteAt(uint64_t offset, absl::Span<const ConstBytes> parts) override {
-      disk_->clock_->Advance(disk_->call_takes);
+      disk_->Take();
       return below_->WriteAt(offset, parts);
     }
     absl::Status Sync() override {
-      disk_->clock_->Advance(disk_->call_takes);
+      disk_->Take();
       return below_->Sync();
     }
-    absl::Status Allocate(uint64_t bytes) override { return below_->Allocate(bytes); }
+    absl::Status Allocate(uint64_t bytes) override {
+      disk_->Take();
+      return below_->Allocate(bytes);
+    }
+    // Ends when the test says so.
+    void StartWrite(uint64_t, absl::Span<const ConstBytes>,
+                    std::function<void(absl::Status)> done) override {
+      disk_->Take();
+      disk_->open_write = std::move(done);
+    }
     absl::StatusOr<uint64_t> Size() override { return below_->Size(); }
 
    private:
     SlowDisk* const disk_;
     const std::unique_ptr<File> below_;
   };
+  void Take() {
+    clock_->Advance(call_takes);
+    in_call();
+  }
+
   FakeClock* const clock_;
 };
 
@@ -70,10 +88,11 @@ class WatchedFiles : public testing::Test {
   FakeClock clock_;
   SlowDisk disk_{&clock_};
   std::vector<std::string> warnings_;
+  const std::shared_ptr<CallsUnderWay> calls_ = std::make_shared<CallsUnderWay>(&clock_);
   const std::unique_ptr<FileSystem> files_ = WatchedFileSystem(
-      &disk_, &clock_, {}, [this](const std::string& text) { warnings_.push_back(text); });
+      &disk_, &clock_, {}, [this](const std::string& text) { warnings_.push_back(text); }, calls_);
   std::unique_ptr<File> file_;
-  const std::string data_ = std::string(2 << 20, 'x');
+  std::string data_ = std::string(2 << 20, 'x');
 };
 
 TEST_F(WatchedFiles, ADiskThatIsFastEnoughIsNotTalkedAbout) {
@@ -112,8 +131,54 @@ TEST_F(WatchedFiles, CallsThatGoOnAreTimedUntilTheirEnd) {
     EXPECT_TRUE(status.ok());
     done = true;
   });
+  disk_.open_write(absl::OkStatus());
   EXPECT_TRUE(done);
   EXPECT_EQ(warnings_.size(), 1u);
+}
+
+// "a flush of /d/slots since 12 s" of the oldest call that has not ended; "" without one.
+std::string Oldest(const CallsUnderWay& calls, const std::string& prefix = "") {
+  const auto call = calls.Oldest([&](const std::string& path) { return path.find(prefix) == 0; });
+  if (!call.has_value()) return "";
+  return absl::StrCat(call->what, " of ", call->path, " since ",
+                      std::chrono::duration_cast<seconds>(call->age).count(), " s");
+}
+
+TEST_F(WatchedFiles, ACallHasAnAgeUntilItEnds) {
+  std::vector<std::string> seen;
+  disk_.call_takes = seconds(12);
+  disk_.in_call = [&] { seen.push_back(Oldest(*calls_)); };
+  EXPECT_TRUE(file_->Sync().ok());
+  EXPECT_TRUE(Write().ok());
+  EXPECT_TRUE(file_->ReadAt(0, 1, data_.data()).ok());
+  EXPECT_EQ(seen, (std::vector<std::string>{"a flush of /d/slots since 12 s",
+                                            "a write of /d/slots since 12 s",
+                                            "a read of /d/slots since 12 s"}));
+  EXPECT_EQ(Oldest(*calls_), "");
+  disk_.FailNext(MemoryDisk::Operation::kSync, "/d/slots", EIO);
+  EXPECT_FALSE(file_->Sync().ok());
+  EXPECT_EQ(Oldest(*calls_), "") << "one that failed has ended";
+}
+
+TEST_F(WatchedFiles, AWriteThatNeverEndsGetsOlderAndOlder) {
+  bool done = false;
+  file_->StartWrite(0, {ConstBytes{data_.data(), data_.size()}},
+                    [&](const absl::Status&) { done = true; });
+  clock_.Advance(seconds(7));
+  const uint64_t younger = calls_->Begin("a transaction", "/meta");
+  clock_.Advance(seconds(4));
+  EXPECT_EQ(Oldest(*calls_), "a write of /d/slots since 11 s");
+  EXPECT_EQ(Oldest(*calls_, "/meta"), "a transaction of /meta since 4 s");
+  EXPECT_EQ(Oldest(*calls_, "/snapshots"), "");
+  disk_.open_write(absl::OkStatus());
+  EXPECT_TRUE(done);
+  EXPECT_EQ(Oldest(*calls_), "a transaction of /meta since 4 s");
+  EXPECT_EQ(calls_->End(younger), seconds(4));
+}
+
+TEST_F(WatchedFiles, WhatTakesAsLongAsAFileIsLargeHasNoAge) {
+  disk_.in_call = [&] { EXPECT_EQ(Oldest(*calls_), ""); };
+  EXPECT_TRUE(file_->Allocate(1 << 20).ok());
 }
 
 TEST_F(WatchedFiles, SaysItOnceInAWhileAndHowOftenItWasSilent) {

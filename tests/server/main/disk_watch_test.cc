@@ -64,10 +64,15 @@ class DiskWatchTest : public testing::Test {
   std::unique_ptr<DiskWatch> Start(const std::vector<DiskWatch::Directory>& directories) {
     DiskWatchOptions options;
     options.clock = &clock_;
-    options.interval = std::chrono::milliseconds(1);
     options.stop_grace = std::chrono::milliseconds(1);
     // The thread that hangs may outlive the test.
     options.read = [disks = disks_](const std::string& path) { return disks->Read(path); };
+    options.interval = interval_;
+    options.look_interval = std::chrono::milliseconds(1);
+    options.oldest = [calls = calls_](const std::string& label) {
+      return calls->Oldest([&](const std::string& path) { return path == "/" + label; });
+    };
+    options.say = [said = said_](const std::string& line) { said->Add(line); };
     return DiskWatch::Start(directories, std::move(options), &registry_);
   }
   bool WaitForScrape(const std::string& line) const {
@@ -79,7 +84,35 @@ class DiskWatchTest : public testing::Test {
     return true;
   }
 
+  // Lines in the log. Thread-safe.
+  class Said {
+   public:
+    void Add(const std::string& line) {
+      MutexLock lock(&mu_);
+      lines_.push_back(line);
+    }
+    std::vector<std::string> lines() {
+      MutexLock lock(&mu_);
+      return lines_;
+    }
+    // Waits until `count` lines came. False only when they never do.
+    bool WaitFor(size_t count) {
+      const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+      while (lines().size() < count && std::chrono::steady_clock::now() < end) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      return lines().size() >= count;
+    }
+
+   private:
+    Mutex mu_;
+    std::vector<std::string> lines_ ABSL_GUARDED_BY(mu_);
+  };
+
   FakeClock clock_;
+  std::chrono::nanoseconds interval_ = std::chrono::milliseconds(1);
+  const std::shared_ptr<CallsUnderWay> calls_ = std::make_shared<CallsUnderWay>(&clock_);
+  const std::shared_ptr<Said> said_ = std::make_shared<Said>();
   const std::shared_ptr<Disks> disks_ = std::make_shared<Disks>();
   MetricRegistry registry_;
 };
@@ -126,6 +159,58 @@ TEST_F(DiskWatchTest, ADiskThatHangsHoldsUpNoScrapeNoProbeAndNoEnd) {
   EXPECT_THAT(HttpGet(address, "/healthz"), HasSubstr("ok"));
   (*admin)->Stop();
   watch.reset();
+  disks_->Release();
+}
+
+TEST_F(DiskWatchTest, ADiskThatAnswersAndEndsNoCallHangsAfterTenSeconds) {
+  const auto watch = Start({{"data", "/data", "Rounds wait"}, {"snapshot", "/snapshot", "X wait"}});
+  EXPECT_TRUE(WaitForScrape("ballast_disk_wait_seconds{directory=\"data\"} 0\n"));
+  const uint64_t flush = calls_->Begin("a flush", "/data");
+  clock_.Advance(std::chrono::seconds(9));
+  EXPECT_TRUE(watch->Health().ok()) << watch->Health();
+  clock_.Advance(std::chrono::seconds(2));
+  EXPECT_TRUE(said_->WaitFor(1));
+  const std::string hangs =
+      "the data disk hangs: a flush of /data has not ended for 11 s. Rounds wait for it: look at "
+      "the device and its mount (dmesg, findmnt -T /data)";
+  EXPECT_EQ(said_->lines(), std::vector<std::string>{hangs});
+  EXPECT_EQ(watch->Health(), absl::UnavailableError(hangs));
+  EXPECT_TRUE(WaitForScrape("ballast_disk_answers{directory=\"data\"} 1\n"));
+  EXPECT_THAT(RenderMetrics(registry_),
+              HasSubstr("ballast_disk_wait_seconds{directory=\"data\"} 11\n"));
+  EXPECT_THAT(RenderMetrics(registry_),
+              HasSubstr("ballast_disk_wait_seconds{directory=\"snapshot\"} 0\n"));
+  EXPECT_EQ(watch->Last()[0].waits, std::chrono::seconds(11));
+  calls_->End(flush);
+  EXPECT_TRUE(said_->WaitFor(2));
+  EXPECT_EQ(said_->lines()[1], "the data disk ends calls again");
+  EXPECT_TRUE(watch->Health().ok());
+}
+
+TEST_F(DiskWatchTest, ASnapshotDiskThatHangsStopsNoRounds) {
+  const auto watch = Start({{"data", "/data"}, {"snapshot", "/snapshot", "Snapshots wait"}});
+  calls_->Begin("a write", "/snapshot");
+  clock_.Advance(std::chrono::seconds(60));
+  EXPECT_TRUE(said_->WaitFor(1));
+  EXPECT_THAT(said_->lines()[0], HasSubstr("60 s. Snapshots wait for it"));
+  EXPECT_TRUE(watch->Health().ok());
+  EXPECT_EQ(watch->Last()[1].waits, std::chrono::seconds(60));
+}
+
+TEST_F(DiskWatchTest, WhoAsksNowGetsTheBytesOfNow) {
+  interval_ = std::chrono::hours(1);
+  const auto watch = Start({{"data", "/data"}});
+  EXPECT_TRUE(WaitForScrape("ballast_disk_free_bytes{directory=\"data\"} 1\n"));
+  for (int free = 2; free < 5; ++free) {
+    while (watch->Last()[0].free_bytes < free) watch->Refresh();  // A busy machine is late.
+    EXPECT_EQ(watch->Last()[0].free_bytes, free);
+  }
+}
+
+TEST_F(DiskWatchTest, WhoAsksADiskThatDoesNotAnswerGetsTheOldBytes) {
+  const auto watch = Start({{"data", "/data"}, {"snapshot", "/hung"}});
+  for (int i = 0; i < 3; ++i) watch->Refresh();
+  EXPECT_EQ(watch->Last()[1].size_bytes, 0);
   disks_->Release();
 }
 

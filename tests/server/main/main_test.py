@@ -98,14 +98,15 @@ class FlagsTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "bad.yaml"
             path.write_text("storage:\n  dram_bugdet: 64MiB\n")
-            code, out, err = run(BALLASTD, f"--config={path}", "--check-config")
-            self.assertEqual((code, out), (1, ""))
-            self.assertIn(f"{path}:2:3", err)
-            self.assertIn('did you mean "dram_budget"', err)
+            for arguments in (["--check-config"], []):  # A start ends as the check does.
+                code, out, err = run(BALLASTD, f"--config={path}", *arguments)
+                self.assertEqual((code, out), (2, ""))
+                self.assertIn(f"{path}:2:3", err)
+                self.assertIn('did you mean "dram_budget"', err)
 
     def test_a_missing_file_is_an_error(self):
         code, _, err = run(BALLASTD, "--config", "no/such/file.yaml", "--check-config")
-        self.assertEqual(code, 1)
+        self.assertEqual(code, 2)
         self.assertIn("no/such/file.yaml", err)
 
     def test_print_config_shows_values_and_where_they_come_from(self):
@@ -149,7 +150,7 @@ class FlagsTest(unittest.TestCase):
     def test_an_error_names_the_flag_as_it_was_typed(self):
         for flag in ("--listen", "--admin"):
             code, out, err = run(BALLASTD, f"{flag}=foo", "--check-config")
-            self.assertEqual((code, out), (1, ""))
+            self.assertEqual((code, out), (2, ""))
             self.assertRegex(err, rf'^ballastd: {flag}: \w+\.address: .*got "foo"')
         _, _, err = run(BALLASTD, "--set", "listen.adress=foo", "--check-config")
         self.assertIn('ballastd: --set listen.adress: unknown field', err)
@@ -172,7 +173,7 @@ class FlagsTest(unittest.TestCase):
     def test_a_misspelt_variable_is_an_error(self):
         code, _, err = run(BALLASTD, "--check-config", BALLAST_LISTEN_ADRESS="127.0.0.1:1",
                            BALLAST_SERVICE_HOST="10.0.0.1")
-        self.assertEqual(code, 1)
+        self.assertEqual(code, 2)
         self.assertIn('did you mean "BALLAST_LISTEN_ADDRESS"', err)
         self.assertNotIn("SERVICE_HOST", err)
 
@@ -376,9 +377,23 @@ class RunTest(unittest.TestCase):
         self.assertRegex(err, rf"cannot write \d+ bytes to {data}/lock: No space left on device")
         self.assertIn(f"storage.data_dir {data} has 0 bytes free, and ballastd needs 65536", err)
 
+    def test_a_file_system_without_writes_is_an_error_of_the_disk(self):
+        """Also where the directory is still to be made."""
+        disk = pathlib.Path(self.folder) / "disk"
+        disk.mkdir()
+        script = ("mount -t tmpfs -o ro none \"$1\" && \"$0\" --data-dir \"$1\"; echo $?; "
+                  "exec \"$0\" --data-dir \"$1/data\"")
+        code, out, err = run("unshare", "--mount", "sh", "-c", script, BALLASTD, str(disk))
+        if "unshare" in err or "mount:" in err:
+            self.skipTest(f"no mount namespace here: {err}")
+        self.assertEqual((code, out), (3, "3\n"))
+        for data in (disk, disk / "data"):
+            self.assertIn(f"the file system of storage.data_dir {data} is read-only: look at dmesg "
+                          "for the reason, check it with fsck, and mount it again", err)
+
     def test_an_unknown_instruction_set_is_an_error(self):
         code, _, err = run(BALLASTD, BALLAST_ISA="sse9")
-        self.assertEqual(code, 1)
+        self.assertEqual(code, 2)
         self.assertIn("sse9", err)
 
     def test_the_log_warns_of_a_variable_that_sets_nothing(self):

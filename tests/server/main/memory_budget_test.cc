@@ -70,6 +70,30 @@ TEST_F(MemoryBudgetTest, AGroupAboveThatOfTheProcessLimitsItToo) {
   EXPECT_EQ(Read().available_bytes, kMiB);
 }
 
+TEST_F(MemoryBudgetTest, AGroupOfVersion1LimitsIt) {
+  Write("proc/self/cgroup", "12:cpu,cpuacct:/jobs\n4:memory:/docker/abc\n0::/system.slice\n");
+  const std::string folder = "sys/fs/cgroup/memory";
+  // No limit, as version 1 writes it.
+  Write(folder + "/docker/memory.limit_in_bytes", "9223372036854771712\n");
+  Write(folder + "/docker/memory.usage_in_bytes", std::to_string(8 * kMiB));
+  EXPECT_EQ(Read().total_bytes, 8 * kMiB);
+  EXPECT_EQ(Read().available_bytes, 4 * kMiB);
+  Write(folder + "/docker/abc/memory.limit_in_bytes", std::to_string(3 * kMiB) + "\n");
+  Write(folder + "/docker/abc/memory.usage_in_bytes", std::to_string(2 * kMiB) + "\n");
+  Write(folder + "/docker/abc/memory.stat",
+        "inactive_file 1\ntotal_inactive_file " + std::to_string(kMiB) + "\n");
+  EXPECT_EQ(Read().total_bytes, 3 * kMiB);
+  EXPECT_EQ(Read().available_bytes, 2 * kMiB);
+}
+
+TEST_F(MemoryBudgetTest, AContainerOfVersion1SeesItsGroupAsTheRoot) {
+  Write("proc/self/cgroup", "9:name=systemd:/docker/abc\n4:hugetlb,memory:/docker/abc\n");
+  Write("sys/fs/cgroup/memory/memory.limit_in_bytes", std::to_string(2 * kMiB) + "\n");
+  Write("sys/fs/cgroup/memory/memory.usage_in_bytes", std::to_string(kMiB) + "\n");
+  EXPECT_EQ(Read().total_bytes, 2 * kMiB);
+  EXPECT_EQ(Read().available_bytes, kMiB);
+}
+
 TEST_F(MemoryBudgetTest, InAContainerTheRootIsItsGroup) {
   Write("proc/self/cgroup", "0::/\n");
   Group("", std::to_string(2 * kMiB), 3 * kMiB);
@@ -118,6 +142,12 @@ TEST_F(MemoryBudgetTest, GrpcHasRoomForTheLargestMessageAndForAllConnections) {
   EXPECT_EQ(BudgetsOf(config, {}).rpc_bytes, 1600 * kMiB);
   limits->set_max_connections(64 << 10);
   EXPECT_EQ(BudgetsOf(config, {}).rpc_bytes, 2048 * kMiB);
+}
+
+TEST_F(MemoryBudgetTest, PlansRequestsAndTheServerItselfExplainMemory) {
+  config::v1::ServerConfig config;
+  config.mutable_limits()->set_max_parse_bytes(300 * kMiB);
+  EXPECT_EQ(ExplainedBytes(config, 1000 * kMiB), 1556 * kMiB);
 }
 
 TEST_F(MemoryBudgetTest, ThisMachineSaysHowMuchItHas) {
