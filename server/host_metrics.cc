@@ -7,6 +7,8 @@
 #include "absl/strings/strip.h"
 #include "server/memory_budget.h"
 
+#include "server/rpc/peer_sightings.h"
+
 namespace ballast::server {
 namespace {
 
@@ -71,12 +73,14 @@ std::unique_ptr<DiskWatch> AddHostMetrics(ServerMetrics* metrics,
   return DiskWatch::Start(directories, std::move(options), registry);
 }
 
-void AddPeerMetrics(MetricRegistry* registry, uint32_t self,
-                    const std::vector<ServerAddress>& servers,
+void AddPeerMetrics(MetricRegistry* registry, const PeerLinkConfig& link,
                     const std::shared_ptr<PeerClient>& peers) {
-  for (const ServerAddress& server : servers) {
+  registry->AddCallback("ballast_cluster_problems", {}, [sightings = link.sightings] {
+    return static_cast<double>(sightings->Problems().size());
+  });
+  for (const ServerAddress& server : link.servers) {
     const uint32_t id = server.id;
-    if (id == self) continue;
+    if (id == link.self) continue;
     registry->AddCallback(
         "ballast_peer_reachable", {{"peer", std::to_string(id)}},
         [id, weak = std::weak_ptr(peers)] { return Reachable(weak, id) ? 1.0 : 0.0; });

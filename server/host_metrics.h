@@ -25,9 +25,8 @@ std::unique_ptr<DiskWatch> AddHostMetrics(ServerMetrics* metrics,
                                           const ThreadWorkerPool* workers,
                                           std::shared_ptr<const CallsUnderWay> calls);
 
-// ballast_peer_reachable of each of `servers` but `self`.
-void AddPeerMetrics(MetricRegistry* registry, uint32_t self,
-                    const std::vector<ServerAddress>& servers,
+// ballast_peer_reachable of each other server of `link`, and ballast_cluster_problems.
+void AddPeerMetrics(MetricRegistry* registry, const PeerLinkConfig& link,
                     const std::shared_ptr<PeerClient>& peers);
 
 }  // namespace ballast::server

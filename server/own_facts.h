@@ -20,12 +20,21 @@
 #include "server/memory_budget.h"
 #include "server/rpc/admin_service.h"
 #include "server/rpc/peer_client.h"
+#include "server/rpc/peer_sightings.h"
 
 namespace ballast::server {
 
 class OwnFacts {
  public:
-  // All but the peers, the disks, the faults of files, the memory and the time: Get looks them up.
+  // How long a Hello of another server counts, of which each says several in a second.
+  static constexpr std::chrono::nanoseconds kHelloCounts = std::chrono::seconds(10);
+
+  // `hello_counts`: that, as long as this process takes for it.
+  explicit OwnFacts(std::chrono::nanoseconds hello_counts)
+      : sightings_(RealClock::Get(), hello_counts) {}
+
+  // All but the peers, the disks, the faults of files, the Hellos, the memory and the time: Get
+  // looks them up.
   void Set(ServerFacts facts) {
     MutexLock lock(&mu_);
     facts_ = std::move(facts);
@@ -60,6 +69,8 @@ class OwnFacts {
     MutexLock lock(&mu_);
     return facts_.admin;
   }
+  // What the Hellos of other servers show.
+  PeerSightings* sightings() { return &sightings_; }
   ServerFacts Get() const {
     MutexLock lock(&mu_);
     ServerFacts facts = facts_;
@@ -68,6 +79,7 @@ class OwnFacts {
     if (disks_ != nullptr) facts.disks = disks_->Last();
     if (peers_ != nullptr) facts.peers = peers_->Peers();
     if (faults_ != nullptr) facts.file_faults = faults_();
+    facts.cluster_problems = sightings_.Problems();
     return facts;
   }
   // The same for a person: the disks are asked anew (DiskWatch::Refresh), and memory and jobs are
@@ -83,6 +95,7 @@ class OwnFacts {
 
  private:
   const std::chrono::nanoseconds started_ = RealClock::Get()->Now();
+  PeerSightings sightings_;
   mutable Mutex mu_;
   ServerFacts facts_ ABSL_GUARDED_BY(mu_);
   DiskWatch* disks_ = nullptr;  // Constant from Watch on, as the next two.

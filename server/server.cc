@@ -85,7 +85,8 @@ class ServerImpl : public Server {
         incarnation_(NewIncarnation()),
         storage_(config_, incarnation_, options_.storage_failed),
         directory_(StillStarting({config_.cluster().id(), ""}, kWaitsForPeers)),
-        pages_(&directory_, &options_.loaded, [this] { return facts_.Fresh(); }) {}
+        pages_(&directory_, &options_.loaded, [this] { return facts_.Fresh(); }),
+        facts_(settings_.Scaled(OwnFacts::kHelloCounts.count())) {}
   ~ServerImpl() override { Stop(); }
 
   absl::Status Open();
@@ -100,7 +101,6 @@ class ServerImpl : public Server {
   void Stop() override;
 
  private:
-  absl::Status ChooseIsa();
   void FillStreamDeps();
   void AddMethods();
   absl::Status Listen();
@@ -143,14 +143,9 @@ class ServerImpl : public Server {
   std::unique_ptr<AdminServer> admin_;
 };
 
-absl::Status ServerImpl::ChooseIsa() {
-  BALLAST_ASSIGN_OR_RETURN(isa_, simd::ChooseIsa(config_.isa()));
-  return absl::OkStatus();
-}
-
 absl::Status ServerImpl::Open() {
   for (const std::string& warning : options_.loaded.warnings) BALLAST_LOG(WARN) << warning;
-  BALLAST_RETURN_IF_ERROR(ChooseIsa());
+  BALLAST_ASSIGN_OR_RETURN(isa_, simd::ChooseIsa(config_.isa()));
   budgets_ = BudgetsOf(config_, ReadMachineMemory());
   metrics_ =
       std::make_unique<ServerMetrics>(BuildInfo{BALLAST_VERSION, Revision(), simd::IsaName(isa_)});
@@ -199,9 +194,9 @@ void ServerImpl::FillStreamDeps() {
 void ServerImpl::AddMethods() {
   AddControlMethods(
       &grpc_, &directory_, settings_.Terms(), [this] { return facts_.Get(); }, metrics_.get());
-  AddPeerMethods(
-      &grpc_, &directory_,
-      {config_.cluster().id(), incarnation_, security_->gate(), [this] { return facts_.Admin(); }});
+  AddPeerMethods(&grpc_, &directory_,
+                 {config_.cluster().id(), incarnation_, security_->gate(),
+                  [this] { return facts_.Admin(); }, facts_.sightings()});
   AddAdminMethods(&grpc_, &directory_, [this] { return facts_.Fresh(); });
   AddReloadMethod(&grpc_, executor_.get(), [this] { return Reload(); });
   AddHealthMethods(&grpc_, &health_);
@@ -324,8 +319,10 @@ absl::Status ServerImpl::Serve(const std::vector<config::Peer>& peers) {
   const std::vector<ServerAddress> servers = settings_.Servers(peers, address_);
   PeerLinkConfig link = settings_.PeerLink(servers, incarnation_);
   security_->JoinCluster(&link);
+  link.sightings = facts_.sightings();
+  link.sightings->SetServers(config_.cluster().id(), servers);
   peers_ = PeerClient::Create(link, executor_.get(), RealClock::Get(), grpc_.queue());
-  AddPeerMetrics(&metrics_->registry(), config_.cluster().id(), servers, peers_);
+  AddPeerMetrics(&metrics_->registry(), link, peers_);
   BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<JobStore> store, storage_.OpenJobs(address_));
   BALLAST_ASSIGN_OR_RETURN(DirectorySnapshots snapshots, storage_.OpenSnapshots(servers.size()));
   DirectoryConfig jobs = settings_.Directory(servers, budgets_);

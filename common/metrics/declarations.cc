@@ -99,6 +99,9 @@ constexpr MetricDeclaration kDeclarations[] = {
      "lacks a server of theirs."},
     {"ballast_peer_reachable", kGauge, "peer",
      "1 while the server with this id answers this one's heartbeat; else 0."},
+    {"ballast_cluster_problems", kGauge, "",
+     "What other servers' Hellos show to be wrong: their cluster.peers differs from this server's, "
+     "or two processes have the id of one server. See ballastctl health."},
     {"ballast_tls_cert_expiry_timestamp_seconds", kGauge, "file",
      "Unix time at which the first certificate in use expires, by the file it stands in: "
      "certificate or ca."},

@@ -15,6 +15,7 @@ inline constexpr char kPeerCreateJob[] = "/ballast.v1.Peer/CreateJob";
 inline constexpr char kPeerExtendJob[] = "/ballast.v1.Peer/ExtendJob";
 inline constexpr char kPeerDropJob[] = "/ballast.v1.Peer/DropJob";
 inline constexpr char kPeerWhichRest[] = "/ballast.v1.Peer/WhichRest";
+inline constexpr char kPeerCompareJobs[] = "/ballast.v1.Peer/CompareJobs";
 inline constexpr char kPeerSeal[] = "/ballast.v1.Peer/Seal";
 inline constexpr char kPeerAdoptEpoch[] = "/ballast.v1.Peer/AdoptEpoch";
 inline constexpr char kPeerVote[] = "/ballast.v1.Peer/Vote";

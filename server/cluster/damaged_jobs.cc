@@ -1,7 +1,10 @@
 #include "server/cluster/damaged_jobs.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
+#include "common/base/names.h"
 #include "common/base/reason.h"
 #include "server/round/no_job.h"
 
@@ -39,14 +42,48 @@ absl::Status DamagedJobs::Note(const JobPlan& plan, const absl::Status& status) 
 absl::Status DamagedJobs::WhyNot(uint64_t job, const Caller& caller) const {
   const Ref damaged = Find(job);
   const bool seen = damaged != nullptr && caller.Sees(damaged->plan.tenant);
-  return seen ? damaged->why : NoJobHere(job);
+  if (!seen) return NoJobHere(job);
+  if (!damaged->lacking) return damaged->why;
+  return ReasonedError(absl::StatusCode::kNotFound, Reason::kUnknownJob, damaged->why.message(),
+                       FieldsOf(damaged->why));
 }
 
-void DamagedJobs::Add(const JobPlan& plan, const absl::Status& why) {
-  BALLAST_LOG(ERROR, LogField("run", plan.spec.name)) << why.message();
+void DamagedJobs::Add(const JobPlan& plan, const absl::Status& why) { Put(plan.job, {plan, why}); }
+
+absl::Status DamagedJobs::Lacks(const RolledJob& job, uint32_t other) {
+  const int self = static_cast<int>(self_->id());
+  const std::string& name = job.name.name;
+  const absl::Status why = ReasonedError(
+      absl::StatusCode::kDataLoss, Reason::kStateLost,
+      absl::StrCat(
+          "server ", self, " lacks the files of job \"", name, "\" (", JobIdText(job.job),
+          "), which server ", other,
+          " has; check that the right storage.data_dir is mounted there, and start server ", self,
+          " again; if they are gone for good: ballastctl jobs delete ", name),
+      {.job = name, .server = self});
+  Job lacking{.plan = {}, .why = why, .lacking = true};
+  lacking.plan.job = job.job;
+  lacking.plan.spec.name = name;
+  lacking.plan.tenant = job.name.tenant;
+  lacking.plan.servers = job.servers;
+  lacking.plan.spec.durability = Durability::kPower;  // Or process: of none nothing is on disk.
+  Put(job.job, std::move(lacking));
+  return why;
+}
+
+void DamagedJobs::Put(uint64_t number, Job job) {
+  const Ref before = Find(number);
+  if (before == nullptr || before->why != job.why) {
+    BALLAST_LOG(ERROR, LogField("run", job.plan.spec.name)) << job.why.message();
+  }
   MutexLock lock(&mu_);
-  jobs_[plan.job] = std::make_shared<const Job>(Job{plan, why});
+  jobs_[number] = std::make_shared<const Job>(std::move(job));
   Count();
+}
+
+void DamagedJobs::RemoveLacking(uint64_t job) {
+  const Ref damaged = Find(job);
+  if (damaged != nullptr && damaged->lacking) Remove(job);
 }
 
 void DamagedJobs::Remove(uint64_t job) {

@@ -45,7 +45,7 @@ struct DeskParts {
   OwnerStrand* strand = nullptr;
   LongWork* work = nullptr;
   LocalJobs* jobs = nullptr;
-  const DamagedJobs* damaged = nullptr;
+  DamagedJobs* damaged = nullptr;
   JobNames* names = nullptr;
   SnapshotFiles* files = nullptr;
   JobStore* store = nullptr;  // null on a server that keeps no durable jobs

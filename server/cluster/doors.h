@@ -70,6 +70,8 @@ class PeerDoor {
   // At the home, else NOT_HOME: those of `jobs` that rest and are not being woken up.
   virtual void WhichRest(std::vector<uint64_t> jobs,
                          std::function<void(absl::StatusOr<std::vector<uint64_t>>)> done) = 0;
+  // At the home, else NOT_HOME: what it and the server that asks should have and have not.
+  virtual void CompareJobs(JobRoll roll, std::function<void(absl::StatusOr<RollAnswer>)> done) = 0;
   virtual void Seal(const SealCall& call, std::function<void(absl::StatusOr<SealAnswer>)> done) = 0;
   virtual void AdoptEpoch(JobPlan plan, std::function<void(absl::Status)> done) = 0;
   virtual void Snapshot(SnapshotCall call, std::function<void(absl::StatusOr<uint64_t>)> done) = 0;

@@ -61,9 +61,21 @@ void Home::MakeForHome(const JobPlan& plan, const std::function<void(absl::Statu
   missed_ends_.MakeForHome(plan, done);
 }
 
+absl::StatusOr<RollAnswer> Home::CompareJobs(const JobRoll& roll) const {
+  if (absl::Status st = parts_.self->CheckHome(); !st.ok()) return st;
+  return roll_call_.Compare(roll);
+}
+
 void Home::StartRecovered() {
   missed_ends_.AskUntilAnswered();
+  roll_call_.Begin();
   homes_.Start();
+}
+
+// A home that comes back may have come without its data directory.
+void Home::PeerLost(uint32_t server, const std::string& why) {
+  homes_.OnPeerLost(server, why);
+  if (server == parts_.self->home().id) roll_call_.Begin();
 }
 
 // --- Names --------------------------------------------------------------------------------------
@@ -144,6 +156,7 @@ void Home::OnJobEnded(const JobPlan& plan, bool rests, const absl::Status& why) 
 }
 
 void Home::OnJobForgotten(uint64_t job) {
+  roll_call_.OnForgotten(job);
   std::erase_if(resting_, [job](const auto& entry) { return entry.second.job == job; });
 }
 

@@ -19,6 +19,7 @@
 #include "server/cluster/desk_parts.h"
 #include "server/cluster/home_jobs.h"
 #include "server/cluster/missed_ends.h"
+#include "server/cluster/roll_call.h"
 #include "server/cluster/snapshot_desk.h"
 
 namespace ballast::server {
@@ -30,6 +31,7 @@ class Home final : public JobNames, public LocalJobs::Listener, private HomeHost
       : parts_(parts),
         snapshots_(snapshots),
         missed_ends_(parts),
+        roll_call_(parts),
         homes_(parts.self->config(), clock, parts.peers, this) {}
 
   // As TrainerDoor's and PeerDoor's of the same names, with their errors.
@@ -43,10 +45,11 @@ class Home final : public JobNames, public LocalJobs::Listener, private HomeHost
   void WhichRest(const std::vector<uint64_t>& jobs,
                  const std::function<void(absl::StatusOr<std::vector<uint64_t>>)>& done) const;
   void MakeForHome(const JobPlan& plan, const std::function<void(absl::Status)>& done);
+  absl::StatusOr<RollAnswer> CompareJobs(const JobRoll& roll) const;
 
   // The other servers can be reached: what the last life of this server left is due.
   void StartRecovered();
-  void PeerLost(uint32_t server, const std::string& why) { homes_.OnPeerLost(server, why); }
+  void PeerLost(uint32_t server, const std::string& why);
   // Every call that waits gets `why`.
   void Stop(const absl::Status& why) { homes_.FailCalls(why); }
 
@@ -105,6 +108,7 @@ class Home final : public JobNames, public LocalJobs::Listener, private HomeHost
   const DeskParts parts_;
   const SnapshotDesk* const snapshots_;
   MissedEnds missed_ends_;
+  RollCall roll_call_;
   HomeJobs homes_;  // jobs of which this server is the home, unless they rest
   // At the home: durable jobs that ended and are on disk only.
   std::map<QualifiedName, JobPlan> resting_;

@@ -160,7 +160,8 @@ class HomeJob {
   // The epoch was sealed by a change that did not come to its end: the next one must come.
   bool must_change_ = false;
   bool unconfirmed_ = false;
-  absl::Status end_;  // why the job has ended at the home; OK: it has not
+  std::string not_adopted_;  // the newest note that servers do not follow, which is said once
+  absl::Status end_;         // why the job has ended at the home; OK: it has not
 };
 
 }  // namespace ballast::server

@@ -158,9 +158,9 @@ void HomeJob::AdoptedEverywhere(const absl::Status& status, Turn* turn) {
     return turn->Do(home::FailJob{plan_.job, status});
   }
   // The record is final, so the other servers must follow; a server may be away for longer.
-  turn->Do(home::Note{absl::StrCat("epoch ", plan_.epoch.epoch,
-                                   " is not adopted everywhere yet: ", status.ToString()),
-                      /*warning=*/true});
+  const std::string note = absl::StrCat("epoch ", plan_.epoch.epoch,
+                                        " is not adopted everywhere yet: ", status.ToString());
+  if (note != std::exchange(not_adopted_, note)) turn->Do(home::Note{note, /*warning=*/true});
   if (!absl::IsUnavailable(status)) {  // A server needs help; trainers do not wait for that.
     unconfirmed_ = false;
     FailWaiting(status, turn);

@@ -8,7 +8,7 @@ uint64_t ParametersOf(const JobSpec& spec) {
   return parameters;
 }
 
-DurableJob Describe(const JobPlan& plan, const std::string& state, const JobStore& store) {
+DurableJob Describe(const JobPlan& plan, const std::string& state, const JobStore* store) {
   DurableJob job{.name = plan.spec.name, .tenant = plan.tenant, .job = plan.job, .state = state};
   job.durability = plan.spec.durability;
   job.world = plan.spec.world;
@@ -18,7 +18,8 @@ DurableJob Describe(const JobPlan& plan, const std::string& state, const JobStor
   job.tensors = static_cast<uint32_t>(plan.spec.tensors.size());
   job.groups = plan.spec.group_count;
   job.servers = plan.servers;
-  for (const uint32_t server : plan.servers) job.disk_bytes += store.DiskBytes(plan, server);
+  if (store == nullptr) return job;
+  for (const uint32_t server : plan.servers) job.disk_bytes += store->DiskBytes(plan, server);
   return job;
 }
 

@@ -13,7 +13,7 @@ namespace ballast::server {
 uint64_t ParametersOf(const JobSpec& spec);
 
 // `state`: running | resting | damaged | unopened. `store` gives the bytes on disk, of all servers
-// of the job.
-DurableJob Describe(const JobPlan& plan, const std::string& state, const JobStore& store);
+// of the job; null: it has none.
+DurableJob Describe(const JobPlan& plan, const std::string& state, const JobStore* store);
 
 }  // namespace ballast::server

@@ -111,7 +111,7 @@ void JobMaker::OnMade(const JobPlan& plan, const absl::Status& status, const Don
   ClearOrdered(plan.job);
   BALLAST_LOG(INFO, LogField("run", plan.spec.name), LogField("round", plan.resting_round))
       << "made; it rests until trainers attach with resume";
-  done(Describe(plan, "resting", *parts_.store));
+  done(Describe(plan, "resting", parts_.store));
 }
 
 absl::Status JobMaker::Recover() {

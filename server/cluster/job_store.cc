@@ -48,6 +48,16 @@ absl::StatusOr<JobPlan> JobStore::FindNamed(const QualifiedName& name) const {
   return absl::NotFoundError(absl::StrCat("there is no job \"", name.Text(), "\""));
 }
 
+absl::StatusOr<std::vector<JobPlan>> JobStore::All() const {
+  BALLAST_ASSIGN_OR_RETURN(const auto names, records_.Names());
+  std::vector<JobPlan> plans;
+  for (const auto& [name, job] : names) {
+    BALLAST_ASSIGN_OR_RETURN(JobPlan plan, records_.Find(job));
+    plans.push_back(std::move(plan));
+  }
+  return plans;
+}
+
 std::string JobStore::FilesOf(const JobPlan& plan) const {
   const std::string directory = Directory(plan.job);
   if (plan.layout_version == 1) return directory;
@@ -290,6 +300,11 @@ absl::Status JobStore::MarkOrdered(uint64_t job) {
 absl::Status JobStore::ClearOrdered(uint64_t job) {
   const absl::Status removed = fs_->Remove(OrderedPath(job));
   return absl::IsNotFound(removed) ? absl::OkStatus() : removed;
+}
+
+bool JobStore::IsOrdered(uint64_t job) const {
+  const absl::StatusOr<std::vector<std::string>> names = fs_->List(root_);
+  return names.ok() && std::count(names->begin(), names->end(), JobIdText(job) + kOrdered) != 0;
 }
 
 absl::StatusOr<std::vector<uint64_t>> JobStore::OrderedOnly() {

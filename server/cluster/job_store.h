@@ -72,6 +72,8 @@ class JobStore {
 
   // The job of this name; NOT_FOUND when there is none.
   absl::StatusOr<JobPlan> FindNamed(const QualifiedName& name) const;
+  // Every job that has a record. Errors as JobRecords::Names and Find.
+  absl::StatusOr<std::vector<JobPlan>> All() const;
   // Where the job's files are.
   std::string Directory(uint64_t job) const;
   // In that: where those of the plan's layout version are.
@@ -104,6 +106,8 @@ class JobStore {
   absl::Status MarkOrdered(uint64_t job);
   // The home has a record of the job, or the others have nothing of it. It may be missing.
   absl::Status ClearOrdered(uint64_t job);
+  // Whether it is marked. What cannot be read is not.
+  bool IsOrdered(uint64_t job) const;
   // Jobs that are marked and that this server has no record of: others may have something of them.
   // Clears marks of jobs that are whole. Errors as FileSystem's and JobRecords'.
   absl::StatusOr<std::vector<uint64_t>> OrderedOnly();

@@ -94,16 +94,17 @@ void JobsDesk::List(const std::function<void(absl::StatusOr<DurableJobs>)>& done
   for (const auto& [name, plan] : parts_.names->resting()) {
     const DamagedJobs::Ref damaged = parts_.damaged->Find(plan.job);
     if (parts_.jobs->Runs(plan.job) || damaged != nullptr) continue;
-    listed->push_back(Describe(plan, "resting", *parts_.store));
+    listed->push_back(Describe(plan, "resting", parts_.store));
   }
   for (const DamagedJobs::Ref& damaged : parts_.damaged->All()) {
-    listed->push_back(Describe(damaged->plan, damaged->state(), *parts_.store));
+    const JobStore* const store = damaged->lacking ? nullptr : parts_.store;
+    listed->push_back(Describe(damaged->plan, damaged->state(), store));
   }
   for (const auto& [id, job] : parts_.jobs->all()) {
     const std::shared_ptr<RoundEngine> engine = parts_.jobs->Find(id);
     const bool durable = job.plan.spec.durability != Durability::kNone;
     if (!durable || job.ended || engine == nullptr) continue;
-    listed->push_back(Describe(job.plan, "running", *parts_.store));
+    listed->push_back(Describe(job.plan, "running", parts_.store));
     running.push_back(engine);
   }
   const auto finish = [listed, done](const absl::Status&) {

@@ -103,11 +103,8 @@ absl::StatusOr<std::unique_ptr<JobStorage>> LocalJobs::MakeStorage(const JobPlan
   if (parts_.store == nullptr) return NoDataDir(plan);
   // When a job is not new, every server has told the home that it has files.
   if (!plan.making) {
-    return parts_.damaged->Note(
-        plan, absl::DataLossError(absl::StrCat(
-                  "server ", self(), " lacks the files of job \"", plan.spec.name, "\" (",
-                  JobIdText(plan.job), "), which was made before, in epoch ", plan.epoch.epoch,
-                  " now; check that the right storage.data_dir is mounted, here and at its home")));
+    return parts_.damaged->Lacks({plan.job, plan.name(), plan.servers, true},
+                                 parts_.self->home().id);
   }
   JobPlan record = plan;
   record.making = parts_.self->id() == plan.servers.front() && plan.servers.size() > 1;

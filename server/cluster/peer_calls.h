@@ -60,6 +60,24 @@ struct ImportOrder {
   bool state = false;  // whether it has optimizer state, as the home has seen it
 };
 
+// A durable job that a server has files of, as two servers compare them.
+struct RolledJob {
+  uint64_t job = 0;
+  QualifiedName name;
+  std::vector<uint32_t> servers;  // that have a share of it
+  bool begun = false;             // its first round is over, or that cannot be seen
+
+  friend bool operator==(const RolledJob&, const RolledJob&) = default;
+};
+struct JobRoll {
+  uint32_t server = 0;  // that asks its home
+  std::vector<RolledJob> jobs;
+};
+struct RollAnswer {
+  std::vector<RolledJob> lacking;  // that the server which asks should have and has not
+  std::vector<uint64_t> unknown;   // that its home should have and has not
+};
+
 // Calls to the other servers; implemented in server/rpc. `done` may run on any thread.
 class PeerLink {
  public:
@@ -73,6 +91,9 @@ class PeerLink {
   // Of `jobs`, those that rest, as their home says; asked once.
   virtual void WhichRest(uint32_t home, const std::vector<uint64_t>& jobs,
                          std::function<void(absl::StatusOr<std::vector<uint64_t>>)> done) = 0;
+  // Asked once.
+  virtual void CompareJobs(uint32_t home, const JobRoll& roll,
+                           std::function<void(absl::StatusOr<RollAnswer>)> done) = 0;
   // Both are repeated until the server answers or create_timeout is over.
   virtual void Seal(uint32_t server, const SealCall& call,
                     std::function<void(absl::StatusOr<SealAnswer>)> done) = 0;

@@ -100,6 +100,11 @@ class StrandPeerDoor final : public PeerDoor {
       parts_.home->WhichRest(jobs, done);
     });
   }
+  void CompareJobs(JobRoll roll, std::function<void(absl::StatusOr<RollAnswer>)> done) override {
+    Post([this, roll = std::move(roll), done = std::move(done)] {
+      done(parts_.home->CompareJobs(roll));
+    });
+  }
   void Seal(const SealCall& call, std::function<void(absl::StatusOr<SealAnswer>)> done) override {
     Post([this, call, done = std::move(done)] { parts_.jobs->Seal(call, done); });
   }

@@ -81,6 +81,7 @@ void CollectStatus(const DirectoryHolder& directory, const ServerFacts& facts,
     if (whole) added->set_admin(peer.admin);
   }
   for (const DiskState& disk : facts.disks) AddDisk(disk, &reply);
+  for (const std::string& problem : facts.cluster_problems) reply.add_cluster_problems(problem);
   const auto door = directory.operators();
   if (!door.ok()) {
     done(std::move(reply));

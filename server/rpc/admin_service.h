@@ -34,7 +34,8 @@ struct ServerFacts {
   std::string isa;
   std::vector<PeerState> peers;
   std::vector<DiskState> disks;
-  std::string instead;  // of serving; empty: it serves where there is a directory
+  std::vector<std::string> cluster_problems;  // PeerSightings::Problems
+  std::string instead;           // of serving; empty: it serves where there is a directory
   uint64_t explained_bytes = 0;  // As StatusReply's, and the next.
   uint32_t jobs_max = 0;
   // Why files that were to be read again are not in force, a sentence each.

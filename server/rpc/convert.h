@@ -60,6 +60,13 @@ v1::PeerSealed SealedToProto(const SealAnswer& answer);
 // A server of before PeerSealed.world_max has room for any world.
 SealAnswer SealedFromProto(const v1::PeerSealed& sealed);
 
+v1::PeerRoll RollToProto(const JobRoll& roll);
+// Errors of both: INVALID_ARGUMENT: a name or tenant that is none; BAD_FRAME for servers that are
+// not ascending.
+absl::StatusOr<JobRoll> RollFromProto(const v1::PeerRoll& roll);
+v1::PeerRollReply RollAnswerToProto(const RollAnswer& answer);
+absl::StatusOr<RollAnswer> RollAnswerFromProto(const v1::PeerRollReply& reply);
+
 // Data, client to server. `presence` of the result has 8 bits per byte received, the last ones
 // padding: only the job knows how many tensors there are. Errors: INVALID_ARGUMENT BAD_FRAME for
 // more than `presence_bytes_max` bytes of presence.

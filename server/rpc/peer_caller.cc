@@ -11,6 +11,7 @@
 #include "proto/convert/methods.h"
 #include "proto/convert/status_convert.h"
 #include "server/rpc/generic_server.h"
+#include "server/rpc/peer_sightings.h"
 
 namespace ballast::server {
 namespace {
@@ -24,11 +25,19 @@ grpc::ByteBuffer OwnHello(const PeerLinkConfig& config, uint32_t server) {
   *hello.mutable_protocol() = OwnProtocolRange();
   hello.set_id(config.self);
   hello.set_incarnation(config.incarnation);
+  if (config.sightings != nullptr) config.sightings->Fill(&hello);
   if (config.numbers != nullptr) {
     hello.set_number(config.numbers->NumberFor(server));
     hello.set_held_hash(config.numbers->HeldHash(server));
   }
   return SerializeMessage(hello);
+}
+
+absl::Status NotOfThisCluster(uint32_t self, uint32_t server) {
+  return ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kServerRemoved,
+                       absl::StrCat("cluster.peers of server ", self, " lacks server ", server,
+                                    ": give all servers the same list, and restart them"),
+                       {.server = static_cast<int>(self)});
 }
 
 }  // namespace
@@ -128,7 +137,7 @@ void PeerCaller::Send(uint32_t server, const PeerCallOptions& options, const std
                       const grpc::ByteBuffer& request, Done done) {
   const auto peer = peers_.find(server);
   if (peer == peers_.end()) {
-    done(absl::NotFoundError(absl::StrCat("server ", server, " is not of this cluster")), {});
+    done(NotOfThisCluster(config_.self, server), {});
     return;
   }
   auto call = std::make_unique<UnderWay>();

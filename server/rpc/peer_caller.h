@@ -52,10 +52,10 @@ class PeerCaller {
   PeerCaller& operator=(const PeerCaller&) = delete;
   ~PeerCaller();
 
-  // Calls `done` once: NOT_FOUND for a server that is not of this cluster, CANCELLED after Stop,
-  // else with what came back. With PeerLinkConfig::numbers the call carries one, and says Hello
-  // before it where that is needed; UNAVAILABLE RECOVERING as long as the server has told none, or
-  // refuses it: IsStillStarting.
+  // Calls `done` once: FAILED_PRECONDITION SERVER_REMOVED for a server that is not of this cluster,
+  // CANCELLED after Stop, else with what came back. With PeerLinkConfig::numbers the call carries
+  // one, and says Hello before it where that is needed; UNAVAILABLE RECOVERING as long as the
+  // server has told none, or refuses it: IsStillStarting.
   void Call(uint32_t server, const PeerCallOptions& options, const grpc::ByteBuffer& request,
             Done done);
   // A Hello with this server's id, incarnation and protocol versions; report_after is its timeout.

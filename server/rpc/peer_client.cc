@@ -47,6 +47,12 @@ class PeerClientImpl : public PeerClient, public std::enable_shared_from_this<Pe
   void DropJob(uint32_t server, uint64_t job, std::function<void(absl::Status)> done) override;
   void WhichRest(uint32_t home, const std::vector<uint64_t>& jobs,
                  std::function<void(absl::StatusOr<std::vector<uint64_t>>)> done) override;
+  void CompareJobs(uint32_t home, const JobRoll& roll,
+                   std::function<void(absl::StatusOr<RollAnswer>)> done) override {
+    const PeerCallOptions options{method::kPeerCompareJobs, config_.report_after, false};
+    caller_.Call(home, options, SerializeMessage(RollToProto(roll)),
+                 ParseReply<v1::PeerRollReply>(std::move(done), RollAnswerFromProto));
+  }
   void Seal(uint32_t server, const SealCall& call,
             std::function<void(absl::StatusOr<SealAnswer>)> done) override;
   void AdoptEpoch(uint32_t server, const JobPlan& plan,

@@ -22,6 +22,8 @@
 
 namespace ballast::server {
 
+class PeerSightings;
+
 struct PeerLinkConfig {
   uint32_t self = 0;
   uint64_t incarnation = 0;            // of this process
@@ -34,6 +36,7 @@ struct PeerLinkConfig {
   std::shared_ptr<grpc::ChannelCredentials> credentials;  // null: plaintext
   // Of a server without security; null: calls carry none. Outlives the client.
   PeerNumbers* numbers = nullptr;
+  PeerSightings* sightings = nullptr;  // of Hellos; may be null; outlives the client
 };
 
 struct PeerState {

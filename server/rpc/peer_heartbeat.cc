@@ -8,6 +8,7 @@
 #include "common/base/units.h"
 #include "proto/convert/job_convert.h"
 #include "proto/convert/status_convert.h"
+#include "server/rpc/peer_sightings.h"
 
 namespace ballast::server {
 namespace {
@@ -111,6 +112,7 @@ void PeerHeartbeat::OnHello(uint32_t server, const absl::Status& status,
   v1::PeerHello hello;
   absl::Status checked = caller_->Parse(reply, &hello);
   if (checked.ok()) checked = CheckHello(server, hello);
+  if (checked.ok() && config_.sightings != nullptr) config_.sightings->OnAnswer(hello);
   if (checked.ok()) return Heard(server, hello);
   BALLAST_LOG_EVERY(30, ERROR, LogField("server", server),
                     LogField("address", caller_->AddressOf(server)))

@@ -56,7 +56,9 @@ void Hello(const PeerIdentity& self, const Call& call, const grpc::ByteBuffer& b
   if (self.admin) reply.set_admin(self.admin());
   PeerNumbers* const numbers = self.gate == nullptr ? nullptr : self.gate->numbers();
   if (numbers != nullptr) reply.set_number_hash(numbers->HashFor(hello.id()));
+  if (self.sightings != nullptr) self.sightings->Fill(&reply);
   call->Reply(reply);
+  if (self.sightings != nullptr) self.sightings->OnRequest(hello);
   if (numbers != nullptr) numbers->Told(hello.id(), hello.number(), hello.held_hash());
 }
 
@@ -102,6 +104,19 @@ void WhichRest(const DirectoryHolder& holder, const Call& call, const grpc::Byte
                     reply.mutable_jobs()->Add(rest->begin(), rest->end());
                     call->Reply(reply);
                   });
+}
+
+void CompareJobs(const DirectoryHolder& holder, Gate* gate, const Call& call,
+                 const grpc::ByteBuffer& bytes) {
+  v1::PeerRoll message;
+  const auto door = Take(holder, call, bytes, &message);
+  if (door == nullptr || !SpeaksForItself(gate, call, message.server())) return;
+  absl::StatusOr<JobRoll> roll = RollFromProto(message);
+  if (!roll.ok()) return call->Fail(roll.status());
+  door->CompareJobs(*std::move(roll), [call](const absl::StatusOr<RollAnswer>& answer) {
+    if (!answer.ok()) return call->Fail(answer.status());
+    call->Reply(RollAnswerToProto(*answer));
+  });
 }
 
 void TakeVote(const DirectoryHolder& holder, Gate* gate, const Call& call,
@@ -209,38 +224,32 @@ void AddPeerMethods(GenericServer* server, const DirectoryHolder* directory,
   server->AddMethod(method::kPeerHello, UnaryCall::Factory([self](auto call, auto bytes) {
                       Hello(self, call, bytes);
                     }));
-  const auto plan_method = [directory](PlanMethod method) {
-    return UnaryCall::Factory(
-        [directory, method](auto call, auto bytes) { TakePlan(*directory, method, call, bytes); });
+  const auto add = [server, directory](const char* method, auto handler) {
+    server->AddMethod(method, UnaryCall::Factory([directory, handler](auto call, auto bytes) {
+                        handler(*directory, call, bytes);
+                      }));
   };
-  server->AddMethod(method::kPeerCreateJob, plan_method(&PeerDoor::CreateJob));
-  server->AddMethod(method::kPeerExtendJob, plan_method(&PeerDoor::ExtendJob));
-  server->AddMethod(method::kPeerAdoptEpoch, plan_method(&PeerDoor::AdoptEpoch));
-  server->AddMethod(method::kPeerSeal, UnaryCall::Factory([directory](auto call, auto bytes) {
-                      Seal(*directory, call, bytes);
-                    }));
-  server->AddMethod(method::kPeerDropJob, UnaryCall::Factory([directory](auto call, auto bytes) {
-                      DropJob(*directory, call, bytes);
-                    }));
-  server->AddMethod(method::kPeerWhichRest, UnaryCall::Factory([directory](auto call, auto bytes) {
-                      WhichRest(*directory, call, bytes);
-                    }));
-  server->AddMethod(method::kPeerSnapshot, UnaryCall::Factory([directory](auto call, auto bytes) {
-                      Snapshot(*directory, call, bytes);
-                    }));
-  server->AddMethod(method::kPeerRestoreJob, UnaryCall::Factory([directory](auto call, auto bytes) {
-                      RestoreJob(*directory, call, bytes);
-                    }));
-  server->AddMethod(method::kPeerExport, UnaryCall::Factory([directory](auto call, auto bytes) {
-                      Export(*directory, call, bytes);
-                    }));
-  server->AddMethod(method::kPeerImportJob, UnaryCall::Factory([directory](auto call, auto bytes) {
-                      ImportJob(*directory, call, bytes);
-                    }));
-  server->AddMethod(method::kPeerVote,
-                    UnaryCall::Factory([directory, gate = self.gate](auto call, auto bytes) {
-                      TakeVote(*directory, gate, call, bytes);
-                    }));
+  const auto add_plan = [&add](const char* method, PlanMethod door) {
+    add(method, [door](const DirectoryHolder& holder, const Call& call, const auto& bytes) {
+      TakePlan(holder, door, call, bytes);
+    });
+  };
+  add_plan(method::kPeerCreateJob, &PeerDoor::CreateJob);
+  add_plan(method::kPeerExtendJob, &PeerDoor::ExtendJob);
+  add_plan(method::kPeerAdoptEpoch, &PeerDoor::AdoptEpoch);
+  add(method::kPeerSeal, Seal);
+  add(method::kPeerDropJob, DropJob);
+  add(method::kPeerWhichRest, WhichRest);
+  add(method::kPeerSnapshot, Snapshot);
+  add(method::kPeerRestoreJob, RestoreJob);
+  add(method::kPeerExport, Export);
+  add(method::kPeerImportJob, ImportJob);
+  const auto add_gated = [&add, gate = self.gate](const char* method, auto handler) {
+    add(method, [gate, handler](const DirectoryHolder& holder, const Call& call,
+                                const auto& bytes) { handler(holder, gate, call, bytes); });
+  };
+  add_gated(method::kPeerCompareJobs, CompareJobs);
+  add_gated(method::kPeerVote, TakeVote);
 }
 
 }  // namespace ballast::server

@@ -8,6 +8,7 @@
 
 #include "server/rpc/directory_holder.h"
 #include "server/rpc/generic_server.h"
+#include "server/rpc/peer_sightings.h"
 
 namespace ballast::server {
 
@@ -17,6 +18,7 @@ struct PeerIdentity {
   Gate* gate = nullptr;      // null: every caller is believed; outlives the server
   // "host:port" of the admin port, or "" without one; may be called by any thread.
   std::function<std::string()> admin;
+  PeerSightings* sightings = nullptr;  // of Hellos; may be null; outlives the server
 };
 
 // Adds the methods of ballast.v1.Peer to `server`. `directory` outlives it.

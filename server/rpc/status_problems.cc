@@ -165,6 +165,8 @@ std::vector<std::string> ProblemsOf(const v1::StatusReply& server) {
   for (const v1::PeerStatus& peer : server.peers()) {
     if (!peer.reachable()) problems.push_back(absl::StrCat("it does not reach server ", peer.id()));
   }
+  problems.insert(problems.end(), server.cluster_problems().begin(),
+                  server.cluster_problems().end());
   for (const v1::JobStatus& job : server.jobs()) {
     if (job.state() == "failed") {
       problems.push_back(absl::StrCat("job ", job.name(), " failed: ", job.error()));

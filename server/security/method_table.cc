@@ -29,6 +29,7 @@ constexpr MethodRow kRows[] = {
     {"/ballast.v1.Peer/ExtendJob", kServers, Scope::kHome, true},
     {"/ballast.v1.Peer/DropJob", kServers, Scope::kHome, true},
     {"/ballast.v1.Peer/WhichRest", kServers, Scope::kCluster, false},
+    {"/ballast.v1.Peer/CompareJobs", kServers, Scope::kCluster, false},
     {"/ballast.v1.Peer/Seal", kServers, Scope::kHome, true},
     {"/ballast.v1.Peer/AdoptEpoch", kServers, Scope::kHome, true},
     {"/ballast.v1.Peer/Vote", kServers, Scope::kPeer, false},

@@ -62,6 +62,8 @@ ELSEWHERE = {
         "tests/server/main/server_end_test.cc", "HealthAndReadinessTurnWhileItsPortsStillAnswer"),
     "ballast_damaged_jobs": (
         "tests/server/cluster/damaged_jobs_test.cc", "StayDamagedUntilTheirFilesAreBack"),
+    "ballast_cluster_problems": (
+        "tests/server/rpc/peer_sightings_test.cc", "ListsThatDifferAreShownAtBothServers"),
     "ballast_disk_answers": (
         "tests/server/main/disk_watch_test.cc", "ADiskThatHangsHasNoBytesAndSoonNoAnswer"),
     "ballast_disk_wait_seconds": (

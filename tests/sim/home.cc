@@ -78,6 +78,8 @@ void SimPeers::DropJob(uint32_t, uint64_t, std::function<void(absl::Status)>) {
 }
 void SimPeers::WhichRest(uint32_t, const std::vector<uint64_t>&,
                          std::function<void(absl::StatusOr<std::vector<uint64_t>>)>) {}
+void SimPeers::CompareJobs(uint32_t, const server::JobRoll&,
+                           std::function<void(absl::StatusOr<server::RollAnswer>)>) {}
 void SimPeers::Snapshot(uint32_t, const server::SnapshotCall&,
                         std::function<void(absl::StatusOr<uint64_t>)>) {}
 void SimPeers::RestoreJob(uint32_t, const server::RestoreOrder&,

@@ -33,6 +33,8 @@ class SimPeers final : public server::PeerLink {
   void DropJob(uint32_t, uint64_t, std::function<void(absl::Status)>) override;
   void WhichRest(uint32_t, const std::vector<uint64_t>&,
                  std::function<void(absl::StatusOr<std::vector<uint64_t>>)>) override;
+  void CompareJobs(uint32_t, const server::JobRoll&,
+                   std::function<void(absl::StatusOr<server::RollAnswer>)>) override;
   void Snapshot(uint32_t, const server::SnapshotCall&,
                 std::function<void(absl::StatusOr<uint64_t>)>) override;
   void RestoreJob(uint32_t, const server::RestoreOrder&,

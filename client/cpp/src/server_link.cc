@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cpp/src/home_rendezvous.h"
+#include "client/cpp/src/pause_desk.h"
 #include "common/base/log.h"
 #include "common/base/names.h"
 #include "common/base/reason.h"
@@ -244,13 +245,16 @@ absl::Status ServerLink::Broke(absl::string_view what) const {
       absl::StrCat(Name(), " ", what, "; use the same release of Ballast on both sides"), Fields());
 }
 
-// A server takes links only when it has read its disk, so it will not know the job later either.
-absl::Status ServerLink::StateLost() const {
-  return ReasonedError(absl::StatusCode::kDataLoss, Reason::kStateLost,
-                       absl::StrCat(Name(), " has nothing of job \"", job_->options.job,
-                                    "\" on its disk; give it back its data directory, or start a "
-                                    "new job"),
-                       Fields());
+// A server takes links only when it has read its disk, so it knows the job later only if another
+// disk is mounted and it is started again.
+absl::Status ServerLink::StateLost(std::chrono::nanoseconds away) const {
+  const std::string since = away.count() == 0 ? "" : absl::StrCat(" for ", RoundedText(away));
+  return ReasonedError(
+      absl::StatusCode::kDataLoss, Reason::kStateLost,
+      absl::StrCat(Name(), " has had nothing of job \"", job_->options.job, "\" on its disk", since,
+                   "; mount its data directory, start it again and continue the job; allow more "
+                   "time with reconnect_timeout; or start a new job"),
+      Fields());
 }
 
 Pause ServerLink::News(Pause::Kind kind, Time now) const {

@@ -37,7 +37,8 @@ class ServerLink final : private LinkHandler {
   // Where a server stands on its present link.
   struct State {
     bool welcomed = false;
-    bool gave_up = false;  // it sent its error, which is the last of its messages that counts
+    bool gave_up = false;    // it sent its error, which is the last of its messages that counts
+    bool lacks_job = false;  // the server said on the link before that it has nothing of the job
   };
 
   // Server number `index` of the job; number 0 is the home. The pointers outlive the object.
@@ -104,7 +105,8 @@ class ServerLink final : private LinkHandler {
   HandshakeDesk& handshake() { return handshake_; }
   const HandshakeDesk& handshake() const { return handshake_; }
   absl::Status Broke(absl::string_view what) const;  // INTERNAL BAD_FRAME
-  absl::Status StateLost() const;                    // DATA_LOSS STATE_LOST
+  // DATA_LOSS STATE_LOST: the server has had nothing of the job for that long; 0: just now.
+  absl::Status StateLost(std::chrono::nanoseconds away) const;
   // "state server ID at ADDRESS".
   std::string Name() const;
   ErrorFields Fields() const;

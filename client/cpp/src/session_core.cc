@@ -290,6 +290,7 @@ void SessionCore::RetryLostServers(Time now) {
         pauses_.Tell(server->News(Pause::Kind::kWaiting, now));
       }
       if (action != Reconnect::Action::kGiveUp) continue;
+      if (server->state().lacks_job) return Fail(server->StateLost(now - tries.since()));
       Fail(server->Lost(absl::StrCat("has been away for ", RoundedText(now - tries.since()),
                                      "; last error: ", tries.last_error(),
                                      "; start it again on its data, or allow it more than ",

@@ -151,8 +151,8 @@ void SessionCore::Lose(ServerLink* server, const absl::Status& status) {
     OnStaleEpoch(server, status);
   } else if (job_.durable && reason == Reason::kWrongIncarnation) {
     Fail(job_.SlotWasTaken(status));
-  } else if (job_.durable && reason == Reason::kUnknownJob) {
-    Fail(server->StateLost());
+  } else if (job_.durable && leaving_ && reason == Reason::kUnknownJob) {
+    Fail(server->StateLost(std::chrono::nanoseconds(0)));
   } else if (!job_.durable || !IsNotYet(status, job_.options.slot)) {
     Fail(status);
   } else if (server->leave_sent()) {
@@ -167,6 +167,7 @@ void SessionCore::Suspend(ServerLink* server, const absl::Status& why) {
   const Time now = transport_->Now();
   const bool news = !server->reconnect().away();
   server->Close();
+  server->state().lacks_job = ReasonOf(why) == Reason::kUnknownJob;
   server->reconnect().OnLost(why.message(), now, ReasonOf(why) == Reason::kRecovering);
   if (news) {
     pauses_.meter().OnLost(now);

@@ -307,7 +307,25 @@ TEST_F(PauseTest, FinalErrorsStayFinal) {
   }
 }
 
-TEST_F(PauseTest, AServerThatHasNothingOfTheJobHasLostItsState) {
+// Its data directory may be mounted yet.
+TEST_F(PauseTest, AServerThatHasNothingOfTheJobIsWaitedFor) {
+  StartJob(2);
+  BreakAfterFrames(&Server(1), {2});
+  int refused = 0;
+  Server(1).on_control = [&](FakeStream* stream, const v1::ClientMessage& message) {
+    const bool refuse = message.has_hello() && refused++ < 2;
+    if (refuse) {
+      stream->End(ToGrpc(ReasonedError(absl::StatusCode::kNotFound, Reason::kUnknownJob, "no")));
+    }
+    return refuse;
+  };
+  const auto report = Step();
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(refused, 3);
+}
+
+TEST_F(PauseTest, AServerThatHasNothingOfTheJobForTooLongHasLostItsState) {
+  options_.reconnect_timeout = std::chrono::milliseconds(300);
   StartJob(2);
   BreakAfterFrames(&Server(1), {2});
   Server(1).on_control = [&](FakeStream* stream, const v1::ClientMessage& message) {

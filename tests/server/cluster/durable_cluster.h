@@ -267,6 +267,10 @@ class DurableDirectories : public PeerLink, public VoteSink {
     };
     Call("rest", home, done, [=](JobDirectory* to) { to->peers()->WhichRest(jobs, answer); });
   }
+  void CompareJobs(uint32_t home, const JobRoll& roll,
+                   std::function<void(absl::StatusOr<RollAnswer>)> done) override {
+    Call("roll", home, done, [=](JobDirectory* to) { to->peers()->CompareJobs(roll, done); });
+  }
   void Seal(uint32_t server, const SealCall& call,
             std::function<void(absl::StatusOr<SealAnswer>)> done) override {
     Call("seal", server, done, [=](JobDirectory* to) { to->peers()->Seal(call, done); });

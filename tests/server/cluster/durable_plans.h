@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "common/io/memory_disk.h"
 #include "server/cluster/job_store.h"
@@ -44,8 +45,20 @@ class DurableDisk : public MemoryDisk {
     meta_ = std::make_unique<MemoryMetaStore>();
   }
 
+  // The disk with the data directory is not mounted, while the server is down, and then is again.
+  void Unmount() {
+    (void)Rename("/data", "/unmounted");
+    unmounted_ = std::exchange(meta_, std::make_unique<MemoryMetaStore>());
+  }
+  void Mount() {
+    (void)RemoveAll("/data");
+    (void)Rename("/unmounted", "/data");
+    meta_ = std::move(unmounted_);
+  }
+
  private:
   std::unique_ptr<MemoryMetaStore> meta_ = std::make_unique<MemoryMetaStore>();
+  std::unique_ptr<MemoryMetaStore> unmounted_;
 };
 
 inline std::unique_ptr<JobStore> MakeStore(FileSystem* disk, MetaStore* meta, uint32_t self = 0) {

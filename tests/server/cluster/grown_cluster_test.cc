@@ -65,6 +65,17 @@ TEST(GrownCluster, KeepsEveryBitOfItsJobsWhateverServersWereAddedWhen) {
   }
 }
 
+// Makes a job of a snapshot, on all three servers, which has that state.
+void ExpectRestored(DurableDirectories* cluster, const RestoreCall& call, const State& state) {
+  Answer<absl::StatusOr<RestoredJob>> restored;
+  cluster->At(0)->operators()->RestoreSnapshot(call, restored.Setter());
+  ASSERT_TRUE(restored.Get().ok()) << restored.Get().status();
+  EXPECT_EQ(restored.Get()->job.servers, (Servers{0, 1, 2}));
+  Trainers again(cluster, 0, call.as);
+  ASSERT_TRUE(again.Attach(300).ok());
+  EXPECT_TRUE(again.FetchState() == state) << call.as;
+}
+
 // Snapshot, restore and fork, and export, of a job that has fewer servers than its cluster.
 TEST(GrownCluster, SnapshotsAndExportsJobsOfBefore) {
   DurableDirectories cluster(3, {.snapshots = true, .shared = true, .members = {0, 1}});
@@ -82,16 +93,13 @@ TEST(GrownCluster, SnapshotsAndExportsJobsOfBefore) {
     Answer<absl::StatusOr<SnapshotInfo>> taken;
     door->CreateSnapshot({.name = "old"}, absl::StrCat("s", rests), 0, taken.Setter());
     ASSERT_TRUE(taken.Get().ok()) << taken.Get().status();
-    EXPECT_EQ(taken.Get()->servers, (Servers{0, 1}));
-    Answer<absl::StatusOr<RestoredJob>> restored;
-    const std::string as = absl::StrCat("restored", rests);
-    door->RestoreSnapshot({.job = "old", .snapshot = absl::StrCat("s", rests), .as = as},
-                          restored.Setter());
-    ASSERT_TRUE(restored.Get().ok()) << restored.Get().status();
-    EXPECT_EQ(restored.Get()->job.servers, (Servers{0, 1, 2}));
-    Trainers again(&cluster, 0, as);
-    ASSERT_TRUE(again.Attach(300).ok());
-    EXPECT_TRUE(again.FetchState() == state);
+    const SnapshotInfo info = *taken.Get();
+    EXPECT_EQ(info.servers, (Servers{0, 1}));
+    for (const bool share : {false, true}) {
+      const std::string as = absl::StrCat(share ? "forked" : "restored", rests);
+      ExpectRestored(&cluster, {.job = "old", .snapshot = info.name, .as = as, .share = share},
+                     state);
+    }
     Answer<absl::StatusOr<ExportInfo>> exported;
     door->Export({.job = "old", .name = absl::StrCat("e", rests), .state = true},
                  exported.Setter());

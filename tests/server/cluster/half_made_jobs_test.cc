@@ -434,7 +434,10 @@ TEST(HalfMadeJobs, AJobThatItsHomeHasLostDoesNotBeginAgain) {
     for (AttachAnswer* answer : {&zero, &one}) {
       const absl::Status refused = answer->Get().status();
       EXPECT_EQ(ReasonOf(refused), Reason::kStateLost) << refused;
-      EXPECT_THAT(std::string(refused.message()), HasSubstr("server 1 has files of job \"job\""));
+      EXPECT_THAT(std::string(refused.message()), HasSubstr("files of job \"job\""));
+      // A server that starts tells the home what it has, perhaps before the home asks it.
+      if (rests) continue;
+      EXPECT_THAT(std::string(refused.message()), HasSubstr("server 1 has files"));
       EXPECT_THAT(std::string(refused.message()), HasSubstr(".gone"));
     }
     Settle(&cluster, 0);

@@ -74,6 +74,10 @@ class Cluster : public PeerLink {
                  std::function<void(absl::StatusOr<std::vector<uint64_t>>)> done) override {
     directories_[home]->peers()->WhichRest(jobs, std::move(done));
   }
+  void CompareJobs(uint32_t home, const JobRoll& roll,
+                   std::function<void(absl::StatusOr<RollAnswer>)> done) override {
+    directories_[home]->peers()->CompareJobs(roll, std::move(done));
+  }
   void Seal(uint32_t server, const SealCall& call,
             std::function<void(absl::StatusOr<SealAnswer>)> done) override {
     directories_[server]->peers()->Seal(call, std::move(done));

@@ -288,6 +288,9 @@ class FakeDirectory : public JobDirectory,
     std::erase_if(jobs, [](uint64_t job) { return job % 2 != 0; });
     done(jobs);
   }
+  void CompareJobs(JobRoll roll, std::function<void(absl::StatusOr<RollAnswer>)> done) override {
+    done(RollAnswer{roll.jobs, {roll.server}});
+  }
   void Seal(const SealCall& call, std::function<void(absl::StatusOr<SealAnswer>)> done) override {
     sealed = call;
     done(seal_answer);

@@ -26,6 +26,7 @@ ServerFacts FactsOfTest() {
           "avx2",
           {{4, "127.0.0.1:2", true}, {5, "127.0.0.1:3", false}},
           {{"data", false, 5, 10}},
+          {},
           ""};
 }
 
