@@ -177,7 +177,7 @@ class EndWhileStarting {
   ThreadExecutor executor_{"signals", 1};
 };
 
-// Weights and records are for this user and its group, also where nobody set a mask. A stricter one
+// Weights and records are for this user and its group, also where no mask was set. A stricter one
 // stays.
 void KeepFilesFromOthers() {
   constexpr mode_t kOthers = 0027;

@@ -8,17 +8,13 @@
 #include "common/base/log.h"
 #include "common/base/names.h"
 #include "common/base/reason.h"
+#include "common/base/status_macros.h"
 #include "common/job/new_names.h"
 #include "server/cluster/home_errors.h"
 #include "server/cluster/this_server.h"
 
 namespace ballast::server {
 namespace {
-
-// One tenant's part of limits.max_jobs that may wait for trainers.
-constexpr uint32_t kPendingShare = 4;
-// How often the log says who has all places.
-constexpr std::chrono::minutes kSayFullEvery{1};
 
 home::Rules RulesOf(const DirectoryConfig& config) {
   home::Rules rules{.self = config.self,
@@ -28,6 +24,22 @@ home::Rules RulesOf(const DirectoryConfig& config) {
                     .lease = config.engine.lease};
   for (const ServerAddress& server : config.servers) rules.servers.push_back(server.id);
   return rules;
+}
+
+// Jobs of each tenant.
+template <typename Homes>
+JobCounts CountsOf(const Homes& homes) {
+  JobCounts counts;
+  for (const auto& [name, home] : homes) ++counts[name.tenant];
+  return counts;
+}
+
+// Jobs of a tenant that no server has made yet.
+template <typename Homes>
+size_t Pending(const Homes& homes, const std::string& tenant) {
+  return static_cast<size_t>(std::count_if(homes.begin(), homes.end(), [&](const auto& entry) {
+    return !entry.second.job.made() && entry.second.job.plan().tenant == tenant;
+  }));
 }
 
 // Takes the call of that ticket out of `calls`.
@@ -48,51 +60,13 @@ HomeJobs::HomeJobs(const DirectoryConfig& config, const Clock* clock, PeerLink* 
 
 // --- Calls of trainers --------------------------------------------------------------------------
 
-// A tenant whose trainers do not come leaves room for the jobs of others.
-absl::Status HomeJobs::CheckPending(const AttachCall& call) const {
-  if (!call.caller.secured) return absl::OkStatus();
-  const std::string tenant = call.caller.tenant();
-  const auto pending =
-      static_cast<size_t>(std::count_if(homes_.begin(), homes_.end(), [&](const auto& entry) {
-        return !entry.second.job.made() && entry.second.job.plan().tenant == tenant;
-      }));
-  const size_t most = std::max<size_t>(config_.jobs_max / kPendingShare, 1);
-  return pending < most ? absl::OkStatus() : home::TooManyPending(call.spec.name, tenant, pending);
-}
-
-JobCounts HomeJobs::CountJobs() const {
-  JobCounts counts;
-  for (const auto& [name, home] : homes_) ++counts[name.tenant];
-  return counts;
-}
-
-JobRoom HomeJobs::RoomFor(const AttachCall& call) const {
-  const std::string tenant = call.caller.tenant();
-  const bool numbered = config_.quotas->UseOf(tenant).limits.jobs != kUnlimited;
-  return RoomForJob(CountJobs(), tenant, config_.jobs_max, call.caller.secured && !numbered);
-}
-
-absl::Status HomeJobs::CheckJobs(const AttachCall& call) {
-  if (RoomFor(call) == JobRoom::kFree) return absl::OkStatus();
-  host_->ReleaseEnded();
-  const JobRoom room = RoomFor(call);
-  if (room == JobRoom::kFree) return absl::OkStatus();
-  SayFull(call);
-  const std::string& name = call.spec.name;
-  if (room == JobRoom::kShareFull) {
-    return home::ShareOfJobsTaken(name, call.caller.tenant(), config_.jobs_max);
+absl::Status HomeJobs::CheckPlaces(const AttachCall& call, bool wakes) {
+  if (!wakes) {
+    BALLAST_RETURN_IF_ERROR(places_.CheckPending(call, Pending(homes_, call.caller.tenant())));
   }
-  return home::TooManyJobs(name, homes_.size(), config_.jobs_max);
-}
-
-// Who has how many is the operator's to know, not another tenant's.
-void HomeJobs::SayFull(const AttachCall& call) {
-  const auto now = clock_->Now();
-  if (!call.caller.secured || (said_full_ && now - *said_full_ < kSayFullEvery)) return;
-  said_full_ = now;
-  BALLAST_LOG(WARN, LogField("tenant", call.caller.tenant()))
-      << "an attach is refused for want of a place among limits.max_jobs (" << config_.jobs_max
-      << "); jobs by tenant: " << CountsText(CountJobs());
+  if (places_.Free(call, CountsOf(homes_))) return absl::OkStatus();
+  host_->ReleaseEnded();
+  return places_.Check(call, CountsOf(homes_));
 }
 
 void HomeJobs::Attach(const AttachCall& call, const AttachDone& done) {
@@ -120,8 +94,7 @@ void HomeJobs::Attach(const AttachCall& call, const AttachDone& done) {
   if (const absl::Status status = CheckNewNames(call.spec.tensors); !status.ok()) {
     return done(status);
   }
-  if (const absl::Status status = CheckPending(call); !status.ok()) return done(status);
-  if (const absl::Status full = CheckJobs(call); !full.ok()) return done(full);
+  if (const absl::Status full = CheckPlaces(call, /*wakes=*/false); !full.ok()) return done(full);
   Feed(Add(HomeJob::New(&rules_, call)), Ask(call, done));
 }
 
@@ -129,7 +102,7 @@ void HomeJobs::Attach(const AttachCall& call, const AttachDone& done) {
 void HomeJobs::Wake(JobPlan plan, const AttachCall& call, const AttachDone& done) {
   if (call.resume == Resume::kNever) return done(home::NameTaken(call, plan, /*ended=*/true));
   if (const absl::Status held = host_->HeldAtRest(plan); !held.ok()) return done(held);
-  if (const absl::Status full = CheckJobs(call); !full.ok()) return done(full);
+  if (const absl::Status full = CheckPlaces(call, /*wakes=*/true); !full.ok()) return done(full);
   plan.resting = false;
   plan.resting_round = 0;
   const Life to = Add(HomeJob::Woken(&rules_, plan));

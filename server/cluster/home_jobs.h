@@ -9,7 +9,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -20,8 +19,8 @@
 #include "server/cluster/home_job.h"
 #include "server/cluster/home_timers.h"
 #include "server/cluster/job_directory.h"
+#include "server/cluster/job_places.h"
 #include "server/cluster/rendezvous_desk.h"
-#include "server/quota/job_share.h"
 
 namespace ballast::server {
 
@@ -97,12 +96,9 @@ class HomeJobs {
   std::vector<JobStatus> Attaching() const;
 
  private:
-  absl::Status CheckPending(const AttachCall& call) const;
-  // Whether one more job of the caller may be under way, after those that have ended are gone.
-  absl::Status CheckJobs(const AttachCall& call);
-  JobRoom RoomFor(const AttachCall& call) const;
-  JobCounts CountJobs() const;
-  void SayFull(const AttachCall& call);
+  // Whether one more job of the caller may be under way, after those that have ended are gone; it
+  // is new, or it `wakes`.
+  absl::Status CheckPlaces(const AttachCall& call, bool wakes);
 
   struct Home {
     uint64_t life = 0;
@@ -160,7 +156,7 @@ class HomeJobs {
   HomeTimers timers_{clock_, host_, [this](const Life& to, const home::Due& due) {
                        std::visit([&](const auto& input) { Feed(to, input); }, due);
                      }};
-  std::optional<std::chrono::nanoseconds> said_full_;  // in the log
+  JobPlaces places_{&config_, clock_};
   uint64_t next_life_ = 1;
   home::Ticket next_ticket_ = 1;
   std::map<home::Ticket, AttachDone> attaches_;

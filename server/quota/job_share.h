@@ -1,7 +1,7 @@
-// JobShare: who may begin one more of the jobs that a server holds at a time. No tenant gets more
-// than half of them, unless the quota file gives it a number of jobs: tenants do not shut each
-// other out by default.
-// Comes from: HomeJobs. Thread safety: plain values. Pure: no clock, no lock.
+// JobShare: whether a tenant may begin one more of the jobs that a server holds at a time. No
+// tenant gets more than half of them, unless the quota file gives it a number of jobs: tenants do
+// not shut each other out by default. Comes from: HomeJobs. Thread safety: plain values. Pure: no
+// clock, no lock.
 #pragma once
 
 #include <cstddef>
