@@ -195,5 +195,5 @@ def test_the_limit_is_lower_beside_a_place():
     largest = user_state.encode(b"x" * (user_state.BYTES_MAX - 26))
     place = user_state.Place(0, 0, 0)
     assert len(user_state.encode_place(largest, place)) == user_state.BYTES_MAX
-    with pytest.raises(ballast.BadArgument, match="beside the position of training_data is 65511"):
+    with pytest.raises(ballast.BadArgument, match="next to the position of training_data is 65511"):
         user_state.encode_place(largest + b"x", place)

@@ -69,7 +69,7 @@ class JobConfig:
     lr_schedule: Schedule | None = None
     profile: str = "exact"
     pinned_bytes: int = 1 << 25
-    gradients: str = "local"  # "scattered" beside a
+    gradients: str = "local"  # "scattered" next to a
     collective: Any = None  # torch process group
     security: security.Security = security.Security()
 

@@ -63,7 +63,7 @@ class RollCall:
 class Rendezvous:
     """The meetings of one epoch and generation: exchange() an id, make the communicator, ready().
 
-    Every call raises, beside what a session raises: BallastError with reason STALE_EPOCH (abort all
+    Every call raises what a session raises, and BallastError with reason STALE_EPOCH (abort all
     communicators of the epoch, begin again in the next), RendezvousEnded (abort them, begin with
     the next generation), TrainerLost with the ranks that did not come and what they did last, and
     BadArgument, which changes nothing.

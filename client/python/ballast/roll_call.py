@@ -31,7 +31,7 @@ class Findings:
 
 
 def look(session: Session, epoch: int, known: list[int] | None = None) -> Findings:
-    """The ranks, beside this one, that were lost in `epoch` of the session's job.
+    """The ranks other than this one that were lost in `epoch` of the session's job.
 
     A rank is lost when its seat has another process in a later epoch, when the home has not heard
     of it for SILENT_S, and when the home, since it began to listen, has not heard of it for a

@@ -68,7 +68,7 @@ class Schedule:
         return {n: _sent(value) for n, value in given.items() if value is not None}
 
     def _check(self) -> None:
-        """What one schedule refuses beside ranges."""
+        """What one schedule refuses in addition to ranges."""
 
     def _read(self, name: str, value: Any) -> Any:
         if name == "warmup_type":

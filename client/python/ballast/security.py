@@ -40,7 +40,7 @@ class Security:
 def of(given: Mapping[str, Any], env: Mapping[str, str]) -> Security:
     """The files of an option's argument, or else of its variable.
 
-    BadArgument names what is missing: half of a pair, or authorities beside anything else. Whether
+    BadArgument names what is missing: half of a pair, or authorities next to anything else. Whether
     the files are good is checked where they are read.
     """
     paths, sources = {}, {}

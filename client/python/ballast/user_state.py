@@ -50,7 +50,7 @@ def encode_place(encoded: bytes, place: Place) -> bytes:
     """What encode() gave, with `place`. Raises BadArgument when that is too large together."""
     if _PLACE_BYTES + len(encoded) > BYTES_MAX:
         raise BadArgument(
-            f"opt.user_state takes {len(encoded)} bytes, the limit beside the position of "
+            f"opt.user_state takes {len(encoded)} bytes, the limit next to the position of "
             f"training_data is {BYTES_MAX - _PLACE_BYTES}; keep a position there, not the data"
         )
     return _PLACE + _PLACE_BODY.pack(*place) + encoded

@@ -88,9 +88,9 @@ def test_code_in_a_file_is_refused_and_not_run(tmp_path):
     [
         (tensor(shape=(5,)), "larger than its storage"),
         (tensor(shape=(2**40, 2**40), stride=(0, 0)), "larger than its storage"),
-        (tensor(shape=(2, 2), stride=(3, 1)), "behind the end"),
-        (tensor(offset=1), "behind the end"),
-        (tensor(offset=2**62), "behind the end"),
+        (tensor(shape=(2, 2), stride=(3, 1)), "past the end"),
+        (tensor(offset=1), "past the end"),
+        (tensor(offset=2**62), "past the end"),
         (tensor(offset=-1), "no list of sizes"),
         (tensor(stride=(-1,)), "no list of sizes"),
         (tensor(shape=(-4,)), "no list of sizes"),

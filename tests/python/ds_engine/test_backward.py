@@ -149,6 +149,26 @@ def test_passes_of_one_micro_batch_add_up_and_no_graph_is_divided_twice(fake):
     assert torch.equal(engine.module.last.bias.grad, undivided)
 
 
+def test_a_chain_of_engines_is_divided_by_each_and_by_one_only_is_refused(fake):
+    """As DeepSpeed 0.19.8 divides a plain backward(); the other pass one of its engines divides."""
+    def chain():
+        last = deepspeed.initialize(model=torch.nn.Linear(2, 2), config=config(accumulation=4))[0]
+        return engine_of(Net(), "fp32", 2), last
+
+    first, last = chain()
+    plain = copy.deepcopy([first.module, last.module])
+    last(first(batch(0))).sum().backward()
+    plain[1](plain[0](batch(0))).sum().backward()
+    for module, whole, divisor in ((last.module, plain[1], 4), (first.module, plain[0], 8)):
+        for mine, theirs in zip(module.parameters(), whole.parameters()):
+            assert torch.equal(mine.grad, theirs.grad / divisor)
+    first, last = chain()
+    last.backward(last(first(batch(1))).sum())
+    first.set_gradient_accumulation_boundary(True)
+    with pytest.raises(BadArgument, match="neither engine.backward.loss. was called in it"):
+        first.step()
+
+
 def test_a_loss_that_is_an_output_and_was_divided_is_not_divided_again(fake):
     engine = engine_of(Net(lambda loss, logits: loss), "fp32", 4)
     gradients = []

@@ -113,7 +113,7 @@ def test_an_epoch_that_is_left_behind_a_round_counts():
 
 def test_another_order_is_refused_in_the_middle_of_an_epoch_only():
     one = found(Place(1, 8, 5))
-    with pytest.raises(BadArgument, match=r"behind 8 samples of epoch 1, .*set_epoch\(5\).*\(0\)"):
+    with pytest.raises(BadArgument, match=r"after 8 samples of epoch 1, .*set_epoch\(5\).*\(0\)"):
         next(iter(one))
     one.sampler.set_epoch(5)
     assert len(rows(one)) == 12

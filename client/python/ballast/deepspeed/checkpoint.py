@@ -338,7 +338,7 @@ def take_place(engine: DeepSpeedEngine, values: Mapping[str, Any], schedule: boo
 
 
 def begin_round(engine: DeepSpeedEngine, counters: Mapping[str, int]) -> None:
-    """The counters of a checkpoint. Gradients of before the load belong to other weights."""
+    """The counters of a checkpoint. Gradients from before the load belong to other weights."""
     engine.zero_grad()
     if engine.optimizer is not None:
         engine.optimizer._accumulation.discard()

@@ -123,7 +123,7 @@ class Loader(DataLoader[Any]):
         return Place(self._epoch, self._position, self._now_order())
 
     def resume(self, position: int, epoch: int = 0) -> None:
-        """The next pass begins behind `position` samples of all trainers, and is of number `epoch`.
+        """The next pass begins after `position` samples of all trainers, and is of number `epoch`.
 
         A pass of which no round has had a sample does not count: the next one begins there, too.
         Where `position` is all of them, the pass after it begins. In place of what follow() finds.
@@ -159,7 +159,7 @@ class Loader(DataLoader[Any]):
         if self._order in (None, self._now_order()):
             return
         raise BadArgument(
-            f"training_data continues behind {self._begin} samples of epoch {self._epoch}, which "
+            f"training_data continues after {self._begin} samples of epoch {self._epoch}, which "
             f"the job began with set_epoch({self._order}), and the script has said "
             f"set_epoch({self._now_order()}); write `for epoch in range(loader.epoch, epochs)`"
         )

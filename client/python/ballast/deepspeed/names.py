@@ -148,6 +148,8 @@ _BELOW = {
 _ENGINE = {
     "store_checkpoint": "the name is save_checkpoint",
     "save_fp16_model": "use save_16bit_model",
+    "offload_states": "the servers hold the optimizer state; leave it out",
+    "reload_states": "the servers hold the optimizer state; leave it out",
     "train_batch": _WHOLE,
     "eval_batch": _WHOLE,
     "allreduce_gradients": "step() averages over the trainers",

@@ -83,7 +83,7 @@ class Progress:
     def round_ended(self, report: Mapping[str, Any]) -> dict[str, float]:
         """Prints the timers of a round, and its phases. Returns them by monitors' names, in ms.
 
-        report: the optimizer's last_report. Called behind the last micro-batch's end.
+        report: the optimizer's last_report. Called after the last micro-batch's end.
         """
         if not self.breakdown:
             return {}

@@ -120,7 +120,7 @@ def advise(name: str) -> Callable[[str], Any]:
 
 
 def find() -> None:
-    """Names below ballast.deepspeed are looked for here from now on, behind all other places."""
+    """Names below ballast.deepspeed are looked for here from now on, after all other places."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder())
 

@@ -159,7 +159,7 @@ def _tensor(arguments: tuple[Any, ...]) -> FileTensor:
             f"the pickle has a tensor that is larger than its storage of {storage.elements}"
         )
     if offset + _span(shape, stride) > storage.elements:
-        raise Refused("the pickle has a tensor that reaches behind the end of its storage")
+        raise Refused("the pickle has a tensor that reaches past the end of its storage")
     return FileTensor(storage, offset, tuple(shape), tuple(stride))
 
 

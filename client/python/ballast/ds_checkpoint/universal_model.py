@@ -1,4 +1,4 @@
-"""What a universal checkpoint says beside masters and state: counters, schedule, untrained tensors.
+"""What a universal checkpoint has but masters and state: counters, schedule, untrained tensors.
 
 Comes from: ballast.deepspeed. Goes to: ballast.ds_checkpoint.torch_file. Source: save_checkpoint()
 and _load_checkpoint() of deepspeed/runtime/engine.py, 0.19.8. Thread safety: pure functions.

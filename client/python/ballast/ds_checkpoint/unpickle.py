@@ -182,7 +182,7 @@ class _Machine:
     def stop(self, _: None) -> None:
         self.result = self._stack.pop()
         if self._stack or self._marks:
-            raise Refused("the pickle is damaged: values are left behind its end")
+            raise Refused("the pickle is damaged: values are left after its end")
 
 
 _STEPS: dict[str, Callable[[_Machine, Any], None]] = {

@@ -2,10 +2,10 @@
 
 Comes from: ballast.ds_checkpoint.zero. Thread safety: pure functions.
 
-Stages 1 and 2: the ranks' vectors of a group, one behind the other, are the group: its parameters,
+Stages 1 and 2: the ranks' vectors of a group, one after the other, are the group: its parameters,
 each with its alignment padding, and a padding that the last rank does not save. Stage 3: each
 parameter is cut into as many equal pieces as there are ranks, the last one padded; a rank's groups,
-one behind the other, are its pieces of all parameters.
+one after the other, are its pieces of all parameters.
 Source: deepspeed/utils/zero_to_fp32.py and deepspeed/checkpoint/ds_to_universal.py of 0.19.8.
 """
 
@@ -41,7 +41,7 @@ def cut_stage_1(
     """Each parameter's pieces, in its elements' order, in stages 1 and 2.
 
     groups: shapes in the order of the vectors. lengths: elements of each rank's groups. paddings:
-    elements behind each parameter of each group. Raises CheckpointError where they do not fit.
+    elements after each parameter of each group. Raises CheckpointError where they do not fit.
     """
     found: Pieces = {}
     for group, shapes in enumerate(groups):

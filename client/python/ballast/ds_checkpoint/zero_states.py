@@ -43,7 +43,7 @@ def check_world(states: list[RankState]) -> None:
             raise CheckpointError(
                 path,
                 f"is one of {shown(ranks[0] if ranks else None)} ranks, but there are "
-                f"{len(states)} *_optim_states.pt beside it",
+                f"{len(states)} *_optim_states.pt next to it",
             )
 
 
@@ -98,7 +98,7 @@ def steps_of(state: dict[Any, Any], stage: int, count: int) -> list[int | None]:
 
 
 def paddings_of(path: str, state: dict[Any, Any], counts: list[int]) -> list[list[int]]:
-    """Elements behind each parameter that belong to none. counts: parameters of each group."""
+    """Elements after each parameter that belong to none. counts: parameters of each group."""
     said = state.get("param_alignment_paddings")
     if said is None:
         return [[0] * count for count in counts]

@@ -75,7 +75,7 @@ PERSISTENCE = _by_hidden_size(lambda size: 10 * size, True)
 
 @dataclasses.dataclass(frozen=True)
 class Mismatch:
-    """A value of the file beside another one of the arguments."""
+    """A value of the file next to another one of the arguments."""
 
     path: str
     written: Any

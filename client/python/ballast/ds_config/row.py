@@ -214,7 +214,7 @@ class Alias:
     """An older or second name of a key. convert: old value -> new value, or None to drop it.
 
     deprecated: DeepSpeed warns of the old name. note: what the report says about it. excludes: the
-    section that must not be given beside the old name; by default the new key. yields: beside the
+    section that must not be given next to the old name; by default the new key. yields: beside the
     new key the old one means nothing, and both may be given.
     """
 

@@ -54,7 +54,7 @@ class _Reader:
         return self.text[self.at : self.at + 1]
 
     def document(self) -> Any:
-        """The whole text: one value with nothing behind it."""
+        """The whole text: one value with nothing after it."""
         value = self.value((), 0)
         if self.peek():
             raise self.error(self.at, f"nothing may follow the value, but here is {self.shown()}")

@@ -1,7 +1,7 @@
 """Trainer's max_grad_norm while the service clips: 0, so that no gradient is clipped twice.
 
 Comes from: ballast.hf.callback and ballast.hf.factory. Goes to: the TrainingArguments. What the
-script wrote is kept beside it, in the same object, also after an error.
+script wrote is kept next to it, in the same object, also after an error.
 Thread safety: as the TrainingArguments.
 """
 

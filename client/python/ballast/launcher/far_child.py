@@ -36,7 +36,7 @@ _NAMES = (
 )  # fmt: skip
 # The most that a pipe can be made to hold without privileges.
 _ORDER_BYTES_MAX = 1 << 20
-# Room for signals behind the order.
+# Room for signals after the order.
 _SIGNALS_BYTES = 1 << 10
 _KILL_S = 1.0
 

@@ -74,7 +74,7 @@ class Monitor:
                 sink.write(plain)
 
     def flush(self) -> None:
-        """Events of before are with the system, or the services' packages, when it returns."""
+        """Earlier events are with the system, or the services' packages, when it returns."""
         for sink in self._sinks:
             sink.flush()
 

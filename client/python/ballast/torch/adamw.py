@@ -53,7 +53,7 @@ class AdamW(ServiceOptimizer):
         "dynamic" or a bt.DynamicLossScale: the service moves it, and the script calls
         opt.scale(loss).backward() (docs/schedules.md).
     lr_schedule: one of ballast.schedules, which the service evaluates from each group's lr and
-        betas; param_groups show what the last round used. Not beside a scheduler of torch.
+        betas; param_groups show what the last round used. Not together with a scheduler of torch.
     profile: "exact", or "deepspeed" with DeepSpeed's quirks in both (docs/schedules.md).
     nonfinite: what happens when a gradient, or the sum over the trainers, is NaN or Inf anywhere.
         Nothing of that round is applied on any server. "skip": training continues

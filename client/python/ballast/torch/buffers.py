@@ -2,7 +2,7 @@
 
 Comes from: ballast.torch.membership, .rounds. Goes to: ballast.session. Contiguous tensors are lent
 as they are (no copy); strided ones travel through a contiguous twin that is kept for the next
-round. Here and in the modules beside it every new tensor names its device:
+round. Here and in the modules next to it every new tensor names its device:
 torch.set_default_device() may have named another one.
 """
 

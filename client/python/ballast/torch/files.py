@@ -1,7 +1,7 @@
 """Safetensors files on this machine, as a source of weights and optimizer state for load_export().
 
 Comes from: ballast.torch.service_optimizer. Goes to: ballast.torch.load. A source is one
-file, or a directory: an export of Ballast (weights, and in "optimizer" what the servers keep beside
+file, or a directory: an export of Ballast (weights, and in "optimizer" what the servers keep with
 them), or weights as model hubs have them, with or without an index; or a universal checkpoint
 (ballast.torch.universal). Files are untrusted: the extension checks every header before it takes
 memory, and nothing is unpickled.

@@ -15,7 +15,7 @@ import torch
 from ballast import backend
 from ballast.errors import Unsupported
 
-# Beside this package; a wheel brings it, and a build puts it there.
+# Next to this package; a wheel brings it, and a build puts it there.
 LIBRARY = pathlib.Path(__file__).resolve().parent.parent / "libballast_cuda.so"
 
 

@@ -61,7 +61,7 @@ class Kind:
 
     name: of its class in ballast.torch and, if in_torch, in torch.optim. service: its name in the
     service, where that is another. numbers: in the wire's order. fixed: keys of torch's groups that
-    are options of the job, so that all groups have one value. state: the arrays behind the master.
+    are options of the job, so that all groups have one value. state: the arrays after the master.
     refused: keys of torch's groups that this version lacks. quirk: the option of the service that
     profile="deepspeed" switches on, if any.
     """

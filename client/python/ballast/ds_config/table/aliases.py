@@ -1,4 +1,4 @@
-"""Second names of keys: deprecated ones, and ones that DeepSpeed accepts beside the first.
+"""Second names of keys: deprecated ones, and ones that DeepSpeed accepts next to the first.
 
 Comes from: DeepSpeed's configuration. Goes to: ballast.ds_config.resolve.
 """

@@ -14,7 +14,7 @@ from ballast.ops.aio.errors import WrongType
 
 
 class Bytes(NamedTuple):
-    """Where a tensor's elements are, one behind the other."""
+    """Where a tensor's elements are, one after the other."""
 
     address: int
     count: int
@@ -29,7 +29,7 @@ def bytes_of(buffer: Any, name: str = "buffer") -> Bytes:
     """The bytes of a CPU tensor of any dtype and shape.
 
     Raises WrongType for what is no tensor, Unsupported for a tensor elsewhere than in this
-    machine's memory, BadArgument for one whose elements do not lie one behind the other.
+    machine's memory, BadArgument for one whose elements do not lie one after the other.
     """
     if not isinstance(buffer, torch.Tensor):
         raise WrongType(f"{name} is {type(buffer).__name__}; give a torch.Tensor")
@@ -43,7 +43,7 @@ def bytes_of(buffer: Any, name: str = "buffer") -> Bytes:
         raise BadArgument(f"{name} is no plain dense tensor ({_shown(buffer)}); give a .clone()")
     if not buffer.is_contiguous():
         raise BadArgument(
-            f"{name} is not contiguous ({_shown(buffer)}): its elements do not lie one behind the "
+            f"{name} is not contiguous ({_shown(buffer)}): its elements do not lie one after the "
             "other; write tensor.contiguous(), read into a contiguous tensor and copy_()"
         )
     return Bytes(buffer.data_ptr(), buffer.nbytes)
