@@ -60,10 +60,8 @@ HomeJobs::HomeJobs(const DirectoryConfig& config, const Clock* clock, PeerLink* 
 
 // --- Calls of trainers --------------------------------------------------------------------------
 
-absl::Status HomeJobs::CheckPlaces(const AttachCall& call, bool wakes) {
-  if (!wakes) {
-    BALLAST_RETURN_IF_ERROR(places_.CheckPending(call, Pending(homes_, call.caller.tenant())));
-  }
+absl::Status HomeJobs::CheckPlaces(const AttachCall& call) {
+  BALLAST_RETURN_IF_ERROR(places_.CheckPending(call, Pending(homes_, call.caller.tenant())));
   if (places_.Free(call, CountsOf(homes_))) return absl::OkStatus();
   host_->ReleaseEnded();
   return places_.Check(call, CountsOf(homes_));
@@ -94,7 +92,7 @@ void HomeJobs::Attach(const AttachCall& call, const AttachDone& done) {
   if (const absl::Status status = CheckNewNames(call.spec.tensors); !status.ok()) {
     return done(status);
   }
-  if (const absl::Status full = CheckPlaces(call, /*wakes=*/false); !full.ok()) return done(full);
+  if (const absl::Status full = CheckPlaces(call); !full.ok()) return done(full);
   Feed(Add(HomeJob::New(&rules_, call)), Ask(call, done));
 }
 
@@ -102,7 +100,6 @@ void HomeJobs::Attach(const AttachCall& call, const AttachDone& done) {
 void HomeJobs::Wake(JobPlan plan, const AttachCall& call, const AttachDone& done) {
   if (call.resume == Resume::kNever) return done(home::NameTaken(call, plan, /*ended=*/true));
   if (const absl::Status held = host_->HeldAtRest(plan); !held.ok()) return done(held);
-  if (const absl::Status full = CheckPlaces(call, /*wakes=*/true); !full.ok()) return done(full);
   plan.resting = false;
   plan.resting_round = 0;
   const Life to = Add(HomeJob::Woken(&rules_, plan));

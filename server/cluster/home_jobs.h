@@ -96,9 +96,9 @@ class HomeJobs {
   std::vector<JobStatus> Attaching() const;
 
  private:
-  // Whether one more job of the caller may be under way, after those that have ended are gone; it
-  // is new, or it `wakes`.
-  absl::Status CheckPlaces(const AttachCall& call, bool wakes);
+  // Whether a new job of the caller may be under way, after those that have ended are gone. A job
+  // that is woken is not asked: its trainers go on with what they had.
+  absl::Status CheckPlaces(const AttachCall& call);
 
   struct Home {
     uint64_t life = 0;
