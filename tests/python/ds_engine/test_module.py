@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import ballast.deepspeed as deepspeed
 import pytest
 import torch
@@ -110,6 +112,10 @@ def test_all_trainers_wait_for_what_rank_0_saves(fake, monkeypatch, tmp_path):
     assert engine.sparse_tensor_module_names == set()
     engine.save_checkpoint(tmp_path, tag="t")
     assert written[-1:] == [True]
+    # Another trainer comes to the load while rank 0 still writes.
+    monkeypatch.setattr(torch.distributed, "barrier",
+                        lambda: shutil.copytree(tmp_path / "t", tmp_path / "late"))
+    assert engine.load_checkpoint(tmp_path, "late", load_module_only=True)[0] is not None
 
 
 def test_its_weights_are_rank_0s_over_torch_distributed(fake, monkeypatch, capfd):

@@ -259,8 +259,9 @@ def share_weights(model: torch.nn.Module, world: int, rank: int) -> None:
             torch.distributed.broadcast(tensor, 0)
 
 
-def wait_for_rank_0(optimizer: ServiceOptimizer | None) -> None:
-    """After a save without an optimizer: no job tells the others that the checkpoint is there."""
+def wait_for_rank_0(optimizer: ServiceOptimizer | None = None) -> None:
+    """Where no job of an `optimizer` tells the others that rank 0 has written its checkpoint.
+    Nothing without torch.distributed: then the script sees to it."""
     if optimizer is None and torch.distributed.is_available():
         if torch.distributed.is_initialized():
             torch.distributed.barrier()
