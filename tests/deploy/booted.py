@@ -7,6 +7,7 @@ is its own, with nothing but loopback.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -92,7 +93,13 @@ class Booted:
         """The number of the first process there, on this machine; "" before it is there."""
         number = self._nspawn.pid
         children = Path(f"/proc/{number}/task/{number}/children").read_text().split()
-        return children[0] if children else ""
+        # Until it has numbers of its own it is nspawn itself, and a command would run on this host.
+        own = os.stat("/proc/self/ns/pid").st_ino
+        for child in children:
+            with contextlib.suppress(FileNotFoundError):  # It has ended.
+                if os.stat(f"/proc/{child}/ns/pid").st_ino != own:
+                    return child
+        return ""
 
     def _try(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

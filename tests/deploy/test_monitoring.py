@@ -123,6 +123,12 @@ def test_every_query_of_the_dashboard_finds_its_metrics(exported):
         assert complaints(query, exported, set()) == [], query
 
 
+def test_every_rule_finds_its_metrics(exported):
+    recorded = {rule["record"] for rule in rules() if "record" in rule}
+    for rule in rules():
+        assert complaints(rule["expr"], exported, recorded) == [], rule["expr"]
+
+
 def test_the_first_row_says_whether_all_is_well():
     first, *rest = dashboard()["panels"]
     assert (first["type"], first["title"]) == ("row", "Is it well?")
