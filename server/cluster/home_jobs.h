@@ -97,7 +97,7 @@ class HomeJobs {
 
  private:
   // Whether a new job of the caller may be under way, after those that have ended are gone. A job
-  // that is woken is not asked: its trainers go on with what they had.
+  // that is woken is not asked: its trainers continue with their state.
   absl::Status CheckPlaces(const AttachCall& call);
 
   struct Home {
