@@ -32,7 +32,10 @@ absl::Status BrokenOff() {
 
 // A status without a detail.
 absl::Status OfGrpcItself(absl::StatusCode code, absl::string_view text) {
-  if (absl::StrContains(text, "Failed parsing HTTP/2")) return absl::Status(code, kOtherProtocol);
+  if (absl::StrContains(text, "Failed parsing HTTP/2") ||
+      absl::StrContains(text, "http1.x server")) {
+    return absl::Status(code, kOtherProtocol);
+  }
   if (absl::StrContains(text, kMemoryReset)) return BrokenOff();
   return absl::Status(code, text);
 }

@@ -102,11 +102,12 @@ TEST(StatusConvert, StatusOfGrpcItselfHasNoReason) {
 }
 
 TEST(StatusConvert, APortOfAnotherProtocolIsToldInPlainWords) {
-  const absl::Status status =
-      FromGrpc(grpc::Status(grpc::StatusCode::UNAVAILABLE,
-                            "failed to connect to all addresses; last error: UNAVAILABLE: "
-                            "ipv4:127.0.0.1:9000: Failed parsing HTTP/2"));
-  EXPECT_EQ(status, absl::UnavailableError("it does not speak gRPC, as the admin port does not"));
+  for (const char* text : {"failed to connect to all addresses; last error: UNAVAILABLE: "
+                           "ipv4:127.0.0.1:9000: Failed parsing HTTP/2",
+                           "trying to connect an http1.x server"}) {
+    EXPECT_EQ(FromGrpc(grpc::Status(grpc::StatusCode::UNAVAILABLE, text)),
+              absl::UnavailableError("it does not speak gRPC, as the admin port does not"));
+  }
 }
 
 TEST(StatusConvert, ACallThatGrpcBrokeOffForMemoryMayBeMadeAgain) {
