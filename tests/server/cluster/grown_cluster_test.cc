@@ -76,7 +76,7 @@ void ExpectRestored(DurableDirectories* cluster, const RestoreCall& call, const 
   EXPECT_TRUE(again.FetchState() == state) << call.as;
 }
 
-// Snapshot, restore and fork, and export, of a job that has fewer servers than its cluster.
+// Snapshot, restore and export of a job that has fewer servers than its cluster.
 TEST(GrownCluster, SnapshotsAndExportsJobsOfBefore) {
   DurableDirectories cluster(3, {.snapshots = true, .shared = true, .members = {0, 1}});
   Trainers job(&cluster, 0, "old");
@@ -95,11 +95,8 @@ TEST(GrownCluster, SnapshotsAndExportsJobsOfBefore) {
     ASSERT_TRUE(taken.Get().ok()) << taken.Get().status();
     const SnapshotInfo info = *taken.Get();
     EXPECT_EQ(info.servers, (Servers{0, 1}));
-    for (const bool share : {false, true}) {
-      const std::string as = absl::StrCat(share ? "forked" : "restored", rests);
-      ExpectRestored(&cluster, {.job = "old", .snapshot = info.name, .as = as, .share = share},
-                     state);
-    }
+    const std::string as = absl::StrCat("restored", rests);
+    ExpectRestored(&cluster, {.job = "old", .snapshot = info.name, .as = as}, state);
     Answer<absl::StatusOr<ExportInfo>> exported;
     door->Export({.job = "old", .name = absl::StrCat("e", rests), .state = true},
                  exported.Setter());
