@@ -62,7 +62,6 @@ class RoomTable(unittest.TestCase):
         ("server/round/round_driver.cc", '"server/tier/dram_tier.h"'),
         ("server/config/loader.cc", '"ballast/config/v1/server.pb.h"'),
         ("server/config/loader.cc", "<yaml-cpp/yaml.h>"),
-        ("server/admin/http.cc", '"CivetServer.h"'),
         ("server/rpc/data_service.cc", '"server/round/round_engine.h"'),
         ("server/main.cc", '"server/rpc/data_service.h"'),
         ("client/cpp/ballast/client.h", '"ballast/error.h"'),
