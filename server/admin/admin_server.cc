@@ -135,7 +135,9 @@ absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Start(const AdminOptio
   accept.judged_bytes = kRequestHeadBytesMax;
   accept.port = "admin port";
   accept.first_bytes = options.request_timeout;
-  accept.descriptor_end = server::ConnectionDescriptorEnd(server::DescriptorLimit());
+  // Probes are answered while calls hold all descriptors of theirs.
+  const int limit = server::DescriptorLimit();
+  accept.descriptor_end = (server::ConnectionDescriptorEnd(limit) + limit) / 2;
   server->loop_ = std::make_unique<server::AcceptLoop>(
       accept, server->sockets_.get(), RealClock::Get(), server->accepting_.get(), nullptr,
       [raw = server.get()](int fd) { raw->Serve(fd); });
