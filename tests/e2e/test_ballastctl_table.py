@@ -60,7 +60,8 @@ COMMANDS = {
     "completion fish": "",
     "tune nvme": "--path /nowhere",
 }
-ELSEWHERE = ["ds check"]  # The Python package answers: test_ds_check.py.
+# test_tokens.py; the Python package answers: test_ds_check.py.
+ELSEWHERE = ["reload", "ds check"]
 ALONE = [c for c in COMMANDS if c.split()[0] in ("doctor", "size", "config", "completion", "tune")]
 NAMED = {  # that name a thing which may be missing
     "shards": "none",
