@@ -9,7 +9,6 @@ from __future__ import annotations
 import shutil
 import signal
 import subprocess
-from typing import Any
 
 import pytest
 import torch
@@ -19,14 +18,10 @@ from e2e.ballastctl import ctl, try_ctl
 from e2e.cluster import Cluster, Trainers, fresh_job, run_small_job, wait_for
 
 
-# Of a job with several extents.
-EXTENTS = {"tile_elements": 4096, "extent_elements": 8192}
-
-
-def make_job(cluster: Cluster, name: str, elements: int = 1000, **options: Any) -> None:
-    parameter = torch.nn.Parameter(torch.ones(elements))
+def make_job(cluster: Cluster, name: str) -> None:
+    parameter = torch.nn.Parameter(torch.ones(1000))
     parameter.grad = torch.ones_like(parameter)
-    trainers = Trainers(cluster, [[parameter]], job=name, durability="power", **options)
+    trainers = Trainers(cluster, [[parameter]], job=name, durability="power")
     trainers.step()
     trainers.close()
 
@@ -61,30 +56,29 @@ def test_a_directory_without_a_record_is_named_and_the_job_can_be_given_up(
 
 def test_a_job_without_its_directory_keeps_no_other_job_down(start_cluster, tmp_path):
     cluster, name, other = start_cluster(1), fresh_job(), fresh_job()
-    options = EXTENTS
-    make_job(cluster, name, 70_000, **options)
+    make_job(cluster, name)
     (job,) = (tmp_path / "cluster-0" / "server-0" / "jobs").iterdir()
-    make_job(cluster, other, 70_000, **options)
+    make_job(cluster, other)
     end(cluster)
     job.rename(tmp_path / "aside")
     cluster.restart(0)
     run_small_job(cluster)
-    weights = torch.nn.Parameter(torch.ones(70_000))
-    opt = Trainers(cluster, [[weights]], job=other, durability="power", resume="must", **options)
+    weights = torch.nn.Parameter(torch.ones(1000))
+    opt = Trainers(cluster, [[weights]], job=other, durability="power", resume="must")
     opt.each(lambda o: o.attach())
     opt.close()
     said = ctl(cluster, "health", fails=True)
     assert said.returncode == 6
     assert f"job {name} is damaged" in said.stdout and str(job) in said.stdout
-    parameter = torch.nn.Parameter(torch.ones(70_000))
-    opt = Trainers(cluster, [[parameter]], job=name, durability="power", resume="auto", **options)
+    parameter = torch.nn.Parameter(torch.ones(1000))
+    opt = Trainers(cluster, [[parameter]], job=name, durability="power", resume="auto")
     with pytest.raises(ballast.StateLost, match=f"ballastctl jobs retry {name}"):
         opt.each(lambda o: o.attach())
     assert str(job) in ctl(cluster, "jobs", "retry", name, fails=True).stderr
     (tmp_path / "aside").rename(job)
     ctl(cluster, "jobs", "retry", name)
     assert ctl(cluster, "health").returncode == 0
-    opt = Trainers(cluster, [[parameter]], job=name, durability="power", resume="must", **options)
+    opt = Trainers(cluster, [[parameter]], job=name, durability="power", resume="must")
     opt.each(lambda o: o.attach())
     opt.close()
 
