@@ -67,14 +67,14 @@ def save(
         if optimizer.round == 0:  # The servers keep what a round has made durable: this is one.
             optimizer.upload_weights()
     packer = Packer()
-    beside, weights = _tensors(engine, exclude_frozen)
+    untrained, weights = _tensors(engine, exclude_frozen)
     values = {
         "counters": {key: getattr(engine, key) for key in COUNTERS},
         "data": getattr(engine.training_dataloader, "position", 0),
         "epoch": getattr(engine.training_dataloader, "epoch", 0),
         "groups": packer.pack([_hyper(g) for g in engine._groups()], "param_groups"),
         "lr_scheduler": _schedule(engine.lr_scheduler, packer),
-        "module": packer.pack(beside, "module"),
+        "module": packer.pack(untrained, "module"),
         "client_state": packer.pack(dict(client_state), "client_state"),
     }
     if engine.global_rank != 0:
@@ -114,10 +114,10 @@ def load(
     # Without a tag this rank takes rank 0's, whatever DIR/latest has said here.
     asked = wanted if tag is not None or optimizer.rank == 0 else ""
     fork = rejoin.agree(optimizer, make, os.path.join(load_dir, folder.LOADING), asked)
-    values, beside, client_state = _read_all(engine, load_dir, fork.tag, strict)
+    values, untrained, client_state = _read_all(engine, load_dir, fork.tag, strict)
     rejoin.join(optimizer, fork.job)
     engine.commit_place()
-    _apply(engine, values, beside, parts.load_lr_scheduler_states)
+    _apply(engine, values, untrained, parts.load_lr_scheduler_states)
     if not parts.load_lr_scheduler_states and position != _position(engine):
         optimizer.load_export(optimizer.export_state(), position)
         engine.show_rates()
@@ -183,7 +183,7 @@ def _tensors(
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """(buffers and frozen parameters of the module, its parameters that are in the job)."""
     stepped = {id(p) for group in engine._groups() for p in group["params"] if p.requires_grad}
-    beside: dict[str, torch.Tensor] = {}
+    untrained: dict[str, torch.Tensor] = {}
     weights: dict[str, torch.Tensor] = {}
     for name, value in engine.module.state_dict(keep_vars=True).items():
         if not isinstance(value, torch.Tensor):
@@ -191,8 +191,8 @@ def _tensors(
         if id(value) in stepped:
             weights[name] = value.detach()
         elif not (exclude_frozen and _is_frozen(value)):
-            beside[name] = value
-    return beside, weights
+            untrained[name] = value
+    return untrained, weights
 
 
 def _is_frozen(value: torch.Tensor) -> bool:
@@ -251,7 +251,7 @@ def _read_all(
     engine: DeepSpeedEngine, load_dir: str, tag: str, strict: bool
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor], Any]:
     """As read(), checked against the engine, for a load with the optimizer's state."""
-    values, beside, client_state = read(load_dir, tag)
+    values, untrained, client_state = read(load_dir, tag)
     path = os.path.join(load_dir, tag)
     if values["snapshot"] is None:
         raise BadArgument(
@@ -259,8 +259,8 @@ def _read_all(
             "load_optimizer_states=False or load_module_only=True"
         )
     _check_groups(engine.optimizer, values["groups"], path)
-    check_module(engine.module, beside, strict, path)
-    return values, beside, client_state
+    check_module(engine.module, untrained, strict, path)
+    return values, untrained, client_state
 
 
 def read(load_dir: str, tag: str) -> tuple[dict[str, Any], dict[str, torch.Tensor], Any]:
@@ -275,10 +275,10 @@ def read(load_dir: str, tag: str) -> tuple[dict[str, Any], dict[str, torch.Tenso
         values["round"] = int(values["round"])
         values["data"] = int(values.get("data", 0))
         values["epoch"] = int(values.get("epoch", 0))
-        beside = dict(values["module"])
+        untrained = dict(values["module"])
     except (ValueError, TypeError, KeyError) as error:
         raise BadArgument(f"{path} is damaged: {error}") from None
-    return values, beside, client_state
+    return values, untrained, client_state
 
 
 def _check_groups(optimizer: ServiceOptimizer, saved: Any, path: str) -> None:
@@ -292,11 +292,11 @@ def _check_groups(optimizer: ServiceOptimizer, saved: Any, path: str) -> None:
 
 
 def check_module(
-    module: torch.nn.Module, beside: Mapping[str, torch.Tensor], strict: bool, path: str
+    module: torch.nn.Module, untrained: Mapping[str, torch.Tensor], strict: bool, path: str
 ) -> None:
     """BadArgument for tensors of another shape, and with strict for those that it lacks."""
     here = module.state_dict()
-    for name, value in beside.items():
+    for name, value in untrained.items():
         if name not in here:
             if strict:
                 raise BadArgument(f"{path} has {name!r}, which the module lacks")
@@ -308,10 +308,10 @@ def check_module(
 def _apply(
     engine: DeepSpeedEngine,
     values: Mapping[str, Any],
-    beside: Mapping[str, torch.Tensor],
+    untrained: Mapping[str, torch.Tensor],
     schedule: bool,
 ) -> None:
-    put(engine.module, beside)
+    put(engine.module, untrained)
     # In place: schedules hold these groups.
     for group, saved in zip(engine.optimizer.param_groups, values["groups"]):
         group.update(saved)

@@ -85,7 +85,7 @@ def write(
     """Writes DIR/TAG, and returns the checkpoint of that tag that it replaces, or None.
 
     values: what JSON takes. weights: by their names in the module. Raises StorageFailed when the
-    disk refuses; then the old one is there.
+    disk refuses, and leaves the old one in its place.
     """
     place = os.path.join(folder, tag)
     make(place)

@@ -32,9 +32,9 @@ def load(
     wanted = checkpoint.tag_of(load_dir, tag)
     if wanted is None:
         return None, None
-    values, beside, client_state = checkpoint.read(load_dir, wanted)
+    values, untrained, client_state = checkpoint.read(load_dir, wanted)
     path = os.path.join(load_dir, wanted)
-    module = {**folder.read_weights(load_dir, wanted, values), **beside}
+    module = {**folder.read_weights(load_dir, wanted, values), **untrained}
     schedule = parts.load_lr_scheduler_states and not parts.load_module_only
     index = _position(engine, values, path) if schedule else None
     if parts.custom_load_fn is not None:
