@@ -365,14 +365,19 @@ class RunTest(unittest.TestCase):
         self.assertEqual((last["severity"], last["exit_code"]), ("ERROR", 1))
         self.assertIn(f"cannot create storage.data_dir {file}", str(last))
 
+    def run_in_own_mounts(self, script, directory):
+        """Of a shell that has ballastd as $0 and `directory`, on which it may mount, as $1."""
+        done = run("unshare", "--mount", "sh", "-c", script, BALLASTD, str(directory))
+        if "unshare" in done[2] or "mount:" in done[2]:
+            self.skipTest(f"no mount namespace here: {done[2]}")
+        return done
+
     def test_a_full_disk_is_named_with_what_is_free_and_what_is_needed(self):
         data = pathlib.Path(self.folder) / "full"
         data.mkdir()
         script = ("mount -t tmpfs -o size=4k none \"$1\" && head -c 4096 /dev/zero > \"$1/filler\" "
                   "&& exec \"$0\" --data-dir \"$1\"")
-        code, _, err = run("unshare", "--mount", "sh", "-c", script, BALLASTD, str(data))
-        if "unshare" in err or "mount:" in err:
-            self.skipTest(f"no mount namespace here: {err}")
+        code, _, err = self.run_in_own_mounts(script, data)
         self.assertEqual(code, 1)
         self.assertRegex(err, rf"cannot write \d+ bytes to {data}/lock: No space left on device")
         self.assertIn(f"storage.data_dir {data} has 0 bytes free, and ballastd needs 65536", err)
@@ -383,9 +388,7 @@ class RunTest(unittest.TestCase):
         disk.mkdir()
         script = ("mount -t tmpfs -o ro none \"$1\" && \"$0\" --data-dir \"$1\"; echo $?; "
                   "exec \"$0\" --data-dir \"$1/data\"")
-        code, out, err = run("unshare", "--mount", "sh", "-c", script, BALLASTD, str(disk))
-        if "unshare" in err or "mount:" in err:
-            self.skipTest(f"no mount namespace here: {err}")
+        code, out, err = self.run_in_own_mounts(script, disk)
         self.assertEqual((code, out), (3, "3\n"))
         for data in (disk, disk / "data"):
             self.assertIn(f"the file system of storage.data_dir {data} is read-only: look at dmesg "
