@@ -1,5 +1,7 @@
 // The durable jobs that two servers compare; see convert.h.
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "common/base/names.h"
 #include "common/base/reason.h"
@@ -30,6 +32,16 @@ absl::StatusOr<RolledJob> FromProto(const v1::RolledJob& job) {
                        "the servers of a job in a roll are not ascending", {.job = job.name()});
 }
 
+absl::StatusOr<std::vector<RolledJob>> AllFromProto(
+    const google::protobuf::RepeatedPtrField<v1::RolledJob>& jobs) {
+  std::vector<RolledJob> out;
+  for (const v1::RolledJob& job : jobs) {
+    BALLAST_ASSIGN_OR_RETURN(RolledJob one, FromProto(job));
+    out.push_back(std::move(one));
+  }
+  return out;
+}
+
 }  // namespace
 
 v1::PeerRoll RollToProto(const JobRoll& roll) {
@@ -41,10 +53,7 @@ v1::PeerRoll RollToProto(const JobRoll& roll) {
 
 absl::StatusOr<JobRoll> RollFromProto(const v1::PeerRoll& roll) {
   JobRoll out{.server = roll.server()};
-  for (const v1::RolledJob& job : roll.jobs()) {
-    BALLAST_ASSIGN_OR_RETURN(RolledJob one, FromProto(job));
-    out.jobs.push_back(std::move(one));
-  }
+  BALLAST_ASSIGN_OR_RETURN(out.jobs, AllFromProto(roll.jobs()));
   return out;
 }
 
@@ -57,10 +66,7 @@ v1::PeerRollReply RollAnswerToProto(const RollAnswer& answer) {
 
 absl::StatusOr<RollAnswer> RollAnswerFromProto(const v1::PeerRollReply& reply) {
   RollAnswer out;
-  for (const v1::RolledJob& job : reply.lacking()) {
-    BALLAST_ASSIGN_OR_RETURN(RolledJob one, FromProto(job));
-    out.lacking.push_back(std::move(one));
-  }
+  BALLAST_ASSIGN_OR_RETURN(out.lacking, AllFromProto(reply.lacking()));
   out.unknown.assign(reply.unknown().begin(), reply.unknown().end());
   return out;
 }
