@@ -11,7 +11,6 @@ namespace {
 
 // One tenant's part of limits.max_jobs that may wait for trainers.
 constexpr uint32_t kPendingShare = 4;
-constexpr std::chrono::minutes kSayFullEvery{1};
 
 }  // namespace
 
@@ -25,10 +24,14 @@ bool JobPlaces::Free(const AttachCall& call, const JobCounts& counts) const {
   return Room(call, counts) == JobRoom::kFree;
 }
 
-absl::Status JobPlaces::Check(const AttachCall& call, const JobCounts& counts) {
+absl::Status JobPlaces::Check(const AttachCall& call, const JobCounts& counts) const {
   const JobRoom room = Room(call, counts);
   if (room == JobRoom::kFree) return absl::OkStatus();
-  SayFull(call, counts);
+  if (call.caller.secured) {
+    BALLAST_LOG_EVERY(60, WARN, LogField("tenant", call.caller.tenant()))
+        << "an attach is refused for want of a place among limits.max_jobs (" << config_->jobs_max
+        << "); jobs by tenant: " << CountsText(counts);
+  }
   const std::string& name = call.spec.name;
   if (room == JobRoom::kShareFull) {
     return home::ShareOfJobsTaken(name, call.caller.tenant(), config_->jobs_max);
@@ -42,15 +45,6 @@ JobRoom JobPlaces::Room(const AttachCall& call, const JobCounts& counts) const {
   const std::string tenant = call.caller.tenant();
   const bool numbered = config_->quotas->UseOf(tenant).limits.jobs != kUnlimited;
   return RoomForJob(counts, tenant, config_->jobs_max, call.caller.secured && !numbered);
-}
-
-void JobPlaces::SayFull(const AttachCall& call, const JobCounts& counts) {
-  const auto now = clock_->Now();
-  if (!call.caller.secured || (said_full_ && now - *said_full_ < kSayFullEvery)) return;
-  said_full_ = now;
-  BALLAST_LOG(WARN, LogField("tenant", call.caller.tenant()))
-      << "an attach is refused for want of a place among limits.max_jobs (" << config_->jobs_max
-      << "); jobs by tenant: " << CountsText(counts);
 }
 
 }  // namespace ballast::server

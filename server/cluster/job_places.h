@@ -3,12 +3,9 @@
 // Comes from: HomeJobs, which counts. Goes to: server/quota. Thread safety: one strand.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
-#include <optional>
 
 #include "absl/status/status.h"
-#include "common/base/clock.h"
 #include "server/cluster/attach_types.h"
 #include "server/cluster/job_directory.h"
 #include "server/quota/job_share.h"
@@ -17,8 +14,8 @@ namespace ballast::server {
 
 class JobPlaces {
  public:
-  // Both outlive it.
-  JobPlaces(const DirectoryConfig* config, const Clock* clock) : config_(config), clock_(clock) {}
+  // `config` outlives it.
+  explicit JobPlaces(const DirectoryConfig* config) : config_(config) {}
 
   // A tenant whose trainers do not come leaves room for the jobs of others: `pending` of its jobs
   // wait for them. RESOURCE_EXHAUSTED OVER_BUDGET.
@@ -27,15 +24,12 @@ class JobPlaces {
   bool Free(const AttachCall& call, const JobCounts& counts) const;
   // The same; a refusal is RESOURCE_EXHAUSTED OVER_BUDGET. The number that each tenant has goes to
   // the log alone, once a minute: it is the operator's to know, not another tenant's.
-  absl::Status Check(const AttachCall& call, const JobCounts& counts);
+  absl::Status Check(const AttachCall& call, const JobCounts& counts) const;
 
  private:
   JobRoom Room(const AttachCall& call, const JobCounts& counts) const;
-  void SayFull(const AttachCall& call, const JobCounts& counts);
 
   const DirectoryConfig* config_;
-  const Clock* clock_;
-  std::optional<std::chrono::nanoseconds> said_full_;
 };
 
 }  // namespace ballast::server

@@ -111,7 +111,7 @@ void RollCall::OnAnswer(const absl::StatusOr<RollAnswer>& answer) {
 void RollCall::ForgetThoseThatAre(const JobRoll& roll) const {
   for (const DamagedJobs::Ref& damaged : parts_.damaged->All()) {
     const uint64_t job = damaged->plan.job;
-    if (damaged->lacking && FindIn(roll.jobs, job) == nullptr) parts_.damaged->Remove(job);
+    if (FindIn(roll.jobs, job) == nullptr) parts_.damaged->RemoveLacking(job);
   }
 }
 
