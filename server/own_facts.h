@@ -34,7 +34,7 @@ class OwnFacts {
       : sightings_(RealClock::Get(), hello_counts) {}
 
   // All but the peers, the disks, the faults of files, the Hellos, the memory and the time: Get
-  // looks them up.
+  // or Fresh looks them up.
   void Set(ServerFacts facts) {
     MutexLock lock(&mu_);
     facts_ = std::move(facts);
@@ -74,19 +74,19 @@ class OwnFacts {
   ServerFacts Get() const {
     MutexLock lock(&mu_);
     ServerFacts facts = facts_;
-    facts.resident_bytes = ResidentBytes();
-    facts.up = RealClock::Get()->Now() - started_;
     if (disks_ != nullptr) facts.disks = disks_->Last();
     if (peers_ != nullptr) facts.peers = peers_->Peers();
     if (faults_ != nullptr) facts.file_faults = faults_();
     facts.cluster_problems = sightings_.Problems();
     return facts;
   }
-  // The same for a person: the disks are asked anew (DiskWatch::Refresh), and memory and jobs are
-  // in it. Not before Watch.
+  // The same for a person: the disks are asked anew (DiskWatch::Refresh), and memory, the time and
+  // jobs are in it. Not before Watch.
   ServerFacts Fresh() const {
     disks_->Refresh();
     ServerFacts facts = Get();
+    facts.resident_bytes = ResidentBytes();
+    facts.up = RealClock::Get()->Now() - started_;
     facts.explained_bytes =
         ExplainedBytes(*config_, static_cast<uint64_t>(metrics_->memory_planned()->value()));
     facts.jobs_max = config_->limits().max_jobs();
