@@ -67,13 +67,27 @@ def test_several_trainers_read_their_mean_at_the_end_of_a_round(fake, monkeypatc
     assert safe_get_full_grad(weight) is None and len(sums) == 3
 
 
-def test_a_sum_outside_of_the_parameters_is_refused(fake):
-    engine = begun(gradient_accumulation_steps=2, bf16={"enabled": True},
+@pytest.mark.parametrize("passes_of_round", [(1, 1), (2,)])
+def test_a_sum_in_fp32_is_read_and_replaced_as_a_whole(fake, passes_of_round):
+    """As several micro-batches, and as several backward passes of one."""
+    engine = begun(gradient_accumulation_steps=len(passes_of_round), bf16={"enabled": True},
                    data_types={"grad_accum_dtype": "fp32"})  # fmt: skip
-    weight = passed(engine)
-    for call in (lambda: safe_get_full_grad(weight), lambda: safe_set_full_grad(weight, weight)):
-        with pytest.raises(Unsupported, match="grad_accum_dtype"):
-            call()
+    torch.nn.init.zeros_(engine.module.weight)
+    sum_of_round, steps = 2.0 * sum(passes_of_round) / len(passes_of_round), 0
+    for written, weights in ((None, -sum_of_round), (8.0, -sum_of_round - 8)):
+        for passes in passes_of_round:
+            for _ in range(passes):
+                weight = passed(engine)
+            steps += 1
+            if steps % len(passes_of_round) == 0:
+                whole = safe_get_full_grad(weight)
+                assert whole.dtype == torch.float32 and whole.eq(sum_of_round).all()
+                if written is not None:
+                    safe_set_full_grad(weight, torch.full((2, 4), written))
+                    assert safe_get_full_grad(weight).eq(written).all()
+            engine.step()
+        assert engine.module.weight.eq(weights).all()
+    assert safe_get_full_grad(weight) is None
 
 
 @pytest.mark.parametrize("through", ["safe_set_full_grad", "p.grad"])

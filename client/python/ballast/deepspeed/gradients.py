@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ballast.deepspeed import comm
-from ballast.errors import Unsupported, at_border
+from ballast.errors import at_border
 
 if TYPE_CHECKING:
     from ballast.deepspeed.engine import DeepSpeedEngine
@@ -31,14 +31,13 @@ def safe_get_full_grad(param: torch.Tensor) -> torch.Tensor | None:
 
     It has the loss scale of fp16, as DeepSpeed's. In a round's last micro-batch it is the mean over
     the trainers: all of them call it, after init_distributed(), else it is Unsupported. Before that
-    and in no_sync(), it is this trainer's own sum so far. Of a parameter that is in no engine: its
-    own gradient. Unsupported where data_types.grad_accum_dtype keeps the sum elsewhere.
+    and in no_sync(), it is this trainer's own sum so far. A sum in fp32 is given before it is
+    rounded to the parameter's dtype. Of a parameter that is in no engine: its own gradient.
     """
     engine = _engine_of(param)
-    if engine is None:
+    if engine is None or engine.optimizer is None:
         return param.grad
-    _refuse_sums_elsewhere(engine)
-    gradient = None if param.grad is None else param.grad.detach().float()
+    gradient = engine.optimizer._accumulation.total(param)
     ends = not engine._no_sync and engine._boundary.is_boundary()
     return comm.mean_of(gradient, param) if ends and engine.world_size > 1 else gradient
 
@@ -48,12 +47,11 @@ def safe_set_full_grad(param: torch.Tensor, value: torch.Tensor) -> None:
     """Puts a gradient in the place of a parameter's, in its dtype, between backward() and step().
 
     All trainers give the same value, with the loss scale of fp16 in it, as in DeepSpeed. Of a
-    parameter that is in no engine: only in the place of one that is there. Unsupported as
-    safe_get_full_grad().
+    parameter that is in no engine: only in the place of one that is there.
     """
     engine = _engine_of(param)
-    if engine is not None:
-        _refuse_sums_elsewhere(engine)
+    if engine is not None and engine.optimizer is not None:
+        engine.optimizer._accumulation.forget(param)
     if param.grad is not None or engine is not None:
         param.grad = value.detach().to(param.device, param.dtype).reshape(param.shape).clone()
 
@@ -64,11 +62,3 @@ def _engine_of(param: torch.Tensor) -> DeepSpeedEngine | None:
         if any(param is one for group in groups for one in group["params"]):
             return engine
     return None
-
-
-def _refuse_sums_elsewhere(engine: DeepSpeedEngine) -> None:
-    if engine._sums_in_fp32 and engine._boundary.accumulation > 1:
-        raise Unsupported(
-            "gradients of a round add up in fp32 outside of the parameters, and are neither read "
-            "nor set there; leave data_types.grad_accum_dtype out"
-        )

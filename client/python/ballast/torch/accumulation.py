@@ -1,9 +1,10 @@
 """Gradients of several micro-batches, added up in fp32 before the one push of a round.
 
-Comes from: ballast.torch.service_optimizer (add) and ballast.torch.rounds (lend, clear). Goes to:
-ballast.torch.buffers. The sum of a round is ((g1 + g2) + g3) + ... in fp32, in the order of the
-micro-batches, and is rounded once to the parameter's dtype (to nearest, ties to even). It is not
-divided. Without micro-batches in it nothing here copies anything.
+Comes from: ballast.torch.service_optimizer (add), ballast.torch.rounds (lend, clear) and
+ballast.deepspeed.gradients (total, forget). Goes to: ballast.torch.buffers. The sum of a round is
+((g1 + g2) + g3) + ... in fp32, in the order of the micro-batches, and is rounded once to the
+parameter's dtype (to nearest, ties to even). It is not divided. Without micro-batches in it nothing
+here copies anything.
 Thread safety: used by one thread at a time.
 """
 
@@ -102,6 +103,17 @@ class Accumulation:
             return buffers.gradient(entry)
         total, grad = self._sums[entry.param], buffers.dense_gradient(entry)
         return buffers.copied_gradient(entry, total if grad is None else total + grad)
+
+    def total(self, p: torch.Tensor) -> torch.Tensor | None:
+        """The sum of a parameter plus its present .grad, new, in fp32; None without either."""
+        grad = None if p.grad is None else p.grad.detach()
+        if p not in self._added:
+            return None if grad is None else grad.to(torch.float32, copy=True)
+        return self._sums[p].clone() if grad is None else self._sums[p] + grad
+
+    def forget(self, p: torch.Tensor) -> None:
+        """Takes a parameter out of the sum; what its .grad holds then counts alone."""
+        self._added.discard(p)
 
     def clear(self, entries: list[Entry]) -> None:
         """The round has ended: the sum is empty, and the .grad of `entries` has been taken."""
