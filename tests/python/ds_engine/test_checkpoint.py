@@ -409,6 +409,29 @@ def test_an_engine_without_an_optimizer_saves_and_loads_the_module(servers, tmp_
     assert servers.deleted == []
 
 
+def test_the_module_is_not_read_while_rank_0_may_write_it(servers, tmp_path, monkeypatch):
+    trained = engine()
+    judge = deepspeed.initialize(model=Net(), config={"train_micro_batch_size_per_gpu": 4})[0]
+    train(trained, 1)
+    monkeypatch.setattr(type(trained), "world_size", 2)
+    trained.save_checkpoint(tmp_path / "a")
+    both = (trained, judge)
+    for run in both:
+        with pytest.raises(Unsupported, match=r"rank 0 may .* deepspeed.init_distributed\(\)"):
+            run.load_checkpoint(f"{tmp_path}/./a", load_module_only=True)
+    with pytest.warns(UserWarning, match="has no file 'latest'"):
+        assert trained.load_checkpoint(tmp_path, load_module_only=True) == (None, None)
+    train(trained, 1)  # in which rank 0 takes part
+    assert all(run.load_checkpoint(tmp_path / "a", load_module_only=True)[0] for run in both)
+    judge.save_checkpoint(tmp_path / "judge")
+    with pytest.raises(Unsupported, match="rank 0 may still be writing"):
+        judge.load_checkpoint(tmp_path / "judge")
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    waits = []
+    monkeypatch.setattr(torch.distributed, "barrier", lambda: waits.append(1))
+    assert judge.load_checkpoint(tmp_path / "judge")[0] and waits == [1]
+
+
 class Attack:
     def __reduce__(self):
         return os.mkdir, ("attacked",)

@@ -11,13 +11,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ballast import rejoin
-from ballast.deepspeed import folder
+from ballast.deepspeed import building, comm, folder
 from ballast.deepspeed.schedule import ServiceSchedule
 from ballast.deepspeed.submodules import advise
 from ballast.ds_checkpoint.safetensors_file import DTYPES, write_safetensors
@@ -35,6 +36,8 @@ __getattr__ = advise("checkpoint")
 
 COUNTERS = ("micro_steps", "global_steps", "global_samples", "skipped_steps")
 _NO_HYPER = ("params", "param_names")
+# Directories that this process has saved to, and whether rank 0 may be writing there still.
+_written: dict[str, Callable[[], bool]] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +80,7 @@ def save(
         "module": packer.pack(untrained, "module"),
         "client_state": packer.pack(dict(client_state), "client_state"),
     }
+    _written[os.path.realpath(save_dir)] = _until_next_round(optimizer)
     if engine.global_rank != 0:
         return
     with contextlib.suppress(OSError):
@@ -87,6 +91,38 @@ def save(
         folder.write_latest(save_dir, name)
     if optimizer is not None:
         _remove_replaced(optimizer, before, values["snapshot"])
+
+
+def _until_next_round(optimizer: ServiceOptimizer | None) -> Callable[[], bool]:
+    """Whether no round has ended since now: rank 0 takes part in the next one when it has written.
+
+    Without an optimizer nothing tells, and it is true.
+    """
+    now = None if optimizer is None else (optimizer.job_id, optimizer.round)
+    held = None if optimizer is None else weakref.ref(optimizer)
+
+    def lasts() -> bool:
+        there = None if held is None else held()
+        return there is None or (there.job_id, there.round) == now
+
+    return lasts
+
+
+def wait_for_rank_0(engine: DeepSpeedEngine, load_dir: str) -> None:
+    """Before all trainers read what only rank 0 writes.
+
+    Without torch.distributed nothing can be waited for: Unsupported where this process has saved
+    there, and no round has ended since.
+    """
+    building.wait_for_rank_0()
+    if engine.world_size == 1 or comm.is_initialized():
+        return
+    if _written.get(os.path.realpath(load_dir), lambda: False)():
+        raise Unsupported(
+            f"{load_dir}: rank 0 may still be writing what save_checkpoint() has begun, and "
+            "without torch.distributed the other trainers cannot wait for it: call "
+            "deepspeed.init_distributed() at the beginning, or load after the next step()"
+        )
 
 
 def load(

@@ -361,7 +361,7 @@ class DeepSpeedEngine(Getters, torch.nn.Module):
         With checkpoint.load_universal the directory is a universal checkpoint, the file is
         DIR/latest_universal, and all of the state goes into the present job.
         Raises BadArgument for a tag that is missing, with those that are there, and for a
-        checkpoint that does not fit.
+        checkpoint that does not fit. Unsupported for the module of one that rank 0 may be writing.
         """
         parts = checkpoint.Parts(
             load_module_strict,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ballast.deepspeed import building, checkpoint, folder
+from ballast.deepspeed import checkpoint, folder
 from ballast.deepspeed.schedule import ServiceSchedule, saved_position
 from ballast.errors import BadArgument
 from ballast.torch.service_optimizer import ServiceOptimizer
@@ -28,7 +28,8 @@ def load(
     engine: DeepSpeedEngine, load_dir: str, tag: Any, parts: checkpoint.Parts
 ) -> tuple[str | None, Any]:
     """See DeepSpeedEngine.load_checkpoint(); for an engine without an optimizer, too."""
-    building.wait_for_rank_0()  # Others come here while it writes a checkpoint.
+    folder.check_directory(load_dir)
+    checkpoint.wait_for_rank_0(engine, load_dir)
     wanted = checkpoint.tag_of(load_dir, tag)
     if wanted is None:
         return None, None
