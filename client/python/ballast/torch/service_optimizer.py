@@ -210,7 +210,12 @@ class ServiceOptimizer(JobCalls):
         for i, group in enumerate(state_dict["param_groups"]):
             where = f"param_groups[{i}] of the state dict"
             self._kind.refuse_group({**self.defaults, **group}, self.param_groups, where)
+        groups = self.param_groups
         super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
+        for group, loaded in zip(groups, self.param_groups):
+            group.clear()
+            group.update(loaded)
+        self.param_groups = groups  # Others hold them, such as the optimizer that was taken over.
         self._rounds.rates.loaded(self.param_groups)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
