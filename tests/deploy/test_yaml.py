@@ -18,7 +18,9 @@ def yamllint(*paths: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_yamllint_finds_nothing():
-    files = [path for folder in FOLDERS for path in (REPO / folder).rglob("*.y*ml")]
+    # Templates of the Helm chart are YAML only once Helm has filled them.
+    files = [path for folder in FOLDERS for path in (REPO / folder).rglob("*.y*ml")
+             if path.parent.name != "templates"]
     assert len(files) > 20
     done = yamllint(*files)
     assert done.returncode == 0, done.stdout

@@ -38,6 +38,7 @@ TABLE = (
      "not: needs volumes of a cluster; tests/e2e/test_forks.py restores a snapshot likewise"),
     ("deploy/README.md", "deploy/monitoring/up.sh", "tests/deploy/test_up.py"),
     ("deploy/README.md", "kubectl -n ballast create secret", "not: needs a cluster"),
+    ("deploy/README.md", "kubectl create namespace ballast", "not: needs a cluster"),
     ("deploy/README.md", "kubectl -n ballast exec deploy/ballast-operator",
      "tests/deploy/test_kubernetes_servers.py"),
     ("docs/ballastctl.md", "source <(ballastctl", "tests/e2e/test_ballastctl_table.py"),
