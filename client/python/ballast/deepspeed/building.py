@@ -17,6 +17,7 @@ from torch.utils.data import Dataset
 import ballast.torch as bt
 from ballast import schedules
 from ballast.config import endpoints_of
+from ballast.deepspeed import basic_optimizer
 from ballast.deepspeed.casting import cast
 from ballast.deepspeed.loader import Loader
 from ballast.deepspeed.schedule import ServiceSchedule
@@ -96,6 +97,12 @@ def optimizer_of(
     """
     if given is None and settings["optimizer.type"] is None:
         return None
+    return basic_optimizer.give(_optimizer(given, parameters, model, settings))
+
+
+def _optimizer(
+    given: Any, parameters: Any, model: torch.nn.Module, settings: Settings
+) -> ServiceOptimizer:
     if given is None:
         return _configured(parameters, model, settings)
     if not isinstance(given, torch.optim.Optimizer) and callable(given):

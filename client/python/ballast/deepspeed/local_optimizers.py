@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 import ballast.torch as bt
+from ballast.deepspeed.basic_optimizer import Known
 from ballast.errors import Unsupported, at_border
 from ballast.torch.wrap import LOCAL, also_takes
 
@@ -53,8 +54,10 @@ class _Local(torch.optim.Optimizer):
         raise NotImplementedError
 
 
-class DeepSpeedCPULion(_Local):
+class DeepSpeedCPULion(_Local, metaclass=Known):
     """Lion with DeepSpeed's arguments; fp32_optimizer_states means nothing, they are fp32."""
+
+    _service = bt.Lion
 
     def __init__(
         self,
@@ -78,6 +81,8 @@ class DeepSpeedCPULion(_Local):
 class FusedLion(DeepSpeedCPULion):
     """As DeepSpeedCPULion; set_grad_none means nothing."""
 
+    _service = bt.Lion
+
     def __init__(
         self,
         params: Any,
@@ -89,8 +94,10 @@ class FusedLion(DeepSpeedCPULion):
         super().__init__(params, lr, betas, weight_decay)
 
 
-class FusedLamb(_Local):
+class FusedLamb(_Local, metaclass=Known):
     """LAMB with DeepSpeed's arguments. Unsupported for amsgrad, eps_inside_sqrt, max_grad_norm."""
+
+    _service = bt.LAMB
 
     _arrays = ("exp_avg", "exp_avg_sq")
 

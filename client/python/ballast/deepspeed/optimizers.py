@@ -12,30 +12,36 @@ from typing import Any
 import torch
 
 import ballast.torch as bt
+from ballast.deepspeed.basic_optimizer import Known
 from ballast.deepspeed.local_optimizers import steps_in_fp32
 from ballast.errors import Unsupported
 
 
-def _adam(name: str, params: Any, bias_correction: bool, decoupled: bool, **more: Any) -> Any:
+def _adam(cls: type, params: Any, bias_correction: bool, decoupled: bool, **more: Any) -> Any:
     if not bias_correction:
-        raise Unsupported(f"{name}(bias_correction=False): leave it out; it is always corrected")
+        raise Unsupported(
+            f"{cls.__name__}(bias_correction=False): leave it out; it is always corrected"
+        )
     of = torch.optim.AdamW if decoupled else torch.optim.Adam
     return of(params, **more)
 
 
-class _Adam(type):
-    """isinstance() of an optimizer that initialize() has made of the configuration's Adam."""
+def _refuse_derived(cls: type, known: type) -> None:
+    if cls is not known:
+        raise Unsupported(
+            f"{cls.__name__} derives from {known.__name__}, which gives an optimizer of torch: "
+            f"what {cls.__name__} defines would not run; derive from torch's"
+        )
 
-    def __instancecheck__(cls, instance: Any) -> bool:
-        return isinstance(instance, (bt.AdamW, bt.Adam))
 
-
-class DeepSpeedCPUAdam(metaclass=_Adam):
+class DeepSpeedCPUAdam(metaclass=Known):
     """Gives a torch.optim.AdamW, or Adam with adamw_mode=False, for initialize(optimizer=...).
 
     Arguments and defaults are DeepSpeed's. fp32_optimizer_states: outside of initialize(), 16-bit
     parameters step in fp32; the service always has fp32. Unsupported for bias_correction=False.
     """
+
+    _service = bt.AdamW, bt.Adam
 
     def __new__(
         cls,
@@ -49,15 +55,18 @@ class DeepSpeedCPUAdam(metaclass=_Adam):
         adamw_mode: bool = True,
         fp32_optimizer_states: bool = True,
     ) -> Any:
+        _refuse_derived(cls, DeepSpeedCPUAdam)
         made = _adam(
-            cls.__name__, model_params, bias_correction, adamw_mode,
+            cls, model_params, bias_correction, adamw_mode,
             lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad,
         )  # fmt: skip
         return steps_in_fp32(made) if fp32_optimizer_states else made
 
 
-class FusedAdam(metaclass=_Adam):
+class FusedAdam(metaclass=Known):
     """As DeepSpeedCPUAdam; set_grad_none means nothing. Unsupported for amsgrad, as DeepSpeed's."""
+
+    _service = bt.AdamW, bt.Adam
 
     def __new__(
         cls,
@@ -71,19 +80,22 @@ class FusedAdam(metaclass=_Adam):
         amsgrad: bool = False,
         set_grad_none: bool = True,
     ) -> Any:
+        _refuse_derived(cls, FusedAdam)
         if amsgrad:
             raise Unsupported("FusedAdam(amsgrad=True): use DeepSpeedCPUAdam or torch.optim.AdamW")
         return _adam(
-            cls.__name__, params, bias_correction, adam_w_mode,
+            cls, params, bias_correction, adam_w_mode,
             lr=lr, betas=betas, eps=eps, weight_decay=weight_decay,
         )  # fmt: skip
 
 
-class DeepSpeedCPUAdagrad:
+class DeepSpeedCPUAdagrad(metaclass=Known):
     """Gives a torch.optim.Adagrad for initialize(optimizer=...). Unsupported for amsgrad.
 
     fp32_optimizer_states: as DeepSpeedCPUAdam's.
     """
+
+    _service = bt.Adagrad
 
     def __new__(
         cls,
@@ -94,6 +106,7 @@ class DeepSpeedCPUAdagrad:
         amsgrad: bool = False,
         fp32_optimizer_states: bool = True,
     ) -> Any:
+        _refuse_derived(cls, DeepSpeedCPUAdagrad)
         if amsgrad:
             raise Unsupported("DeepSpeedCPUAdagrad(amsgrad=True): leave it out")
         made = torch.optim.Adagrad(model_params, lr=lr, eps=eps, weight_decay=weight_decay)
