@@ -77,6 +77,10 @@ GenericServerOptions Settings::Port(const MemoryBudgets& budgets) const {
   options.keepalive_timeout = ScaledMs(config_.timing().keepalive_timeout());
   options.max_connection_age = ScaledMs(config_.listen().max_connection_age());
   options.time_scale = time_scale_;
+  const auto& storage = config_.storage();
+  options.places = PlaceNames({{storage.export_dir(), "storage.export_dir"},
+                               {storage.snapshot_dir(), "storage.snapshot_dir"},
+                               {storage.data_dir(), "storage.data_dir"}});
   return options;
 }
 

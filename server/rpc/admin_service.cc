@@ -317,13 +317,17 @@ void AddMethod(GenericServer* server, const char* name, const DirectoryHolder* h
 
 void AddAdminMethods(GenericServer* server, const DirectoryHolder* directory,
                      std::function<ServerFacts()> facts) {
-  server->AddMethod(method::kAdminStatus,
-                    UnaryCall::Factory([directory, facts](auto call, const auto& bytes) {
-                      v1::StatusRequest request;
-                      if (!call->Parse(bytes, &request)) return;
-                      CollectStatus(*directory, facts(), request, call->caller(),
-                                    [call](const v1::StatusReply& reply) { call->Reply(reply); });
-                    }));
+  server->AddMethod(
+      method::kAdminStatus, UnaryCall::Factory([directory, facts](auto call, const auto& bytes) {
+        v1::StatusRequest request;
+        if (!call->Parse(bytes, &request)) return;
+        CollectStatus(*directory, facts(), request, call->caller(), [call](v1::StatusReply reply) {
+          for (v1::JobStatus& job : *reply.mutable_jobs()) {
+            job.set_error(call->places().Outward(job.error()));
+          }
+          call->Reply(reply);
+        });
+      }));
   AddListMethod(server, method::kAdminListJobs, directory, &ListJobs);
   AddMethod(server, method::kAdminDeleteJob, directory, &DeleteJob);
   AddMethod(server, method::kAdminRetryJob, directory, &RetryJob);

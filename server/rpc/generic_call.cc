@@ -4,6 +4,7 @@
 
 #include "grpc/grpc_security_constants.h"
 #include "grpc/support/time.h"
+#include "proto/convert/status_convert.h"
 
 namespace ballast::server {
 
@@ -64,6 +65,8 @@ void GenericCall::Finish(const grpc::Status& status) {
   final_status_ = status;
   if (!sending_) Wake();
 }
+
+void GenericCall::Fail(const absl::Status& status) { Finish(ToGrpc(places().Outward(status))); }
 
 void GenericCall::Cancel() {
   MutexLock lock(&mu_);

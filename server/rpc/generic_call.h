@@ -21,6 +21,7 @@
 #include "grpcpp/support/status.h"
 #include "server/rpc/call_metrics.h"
 #include "server/rpc/parse_budget.h"
+#include "server/rpc/place_names.h"
 #include "server/security/gate.h"
 
 namespace ballast::server {
@@ -58,6 +59,7 @@ struct CallEnvironment {
   grpc::ServerCompletionQueue* queue = nullptr;
   const Clock* clock = RealClock::Get();
   ParseBudget* parsing = nullptr;
+  const PlaceNames* places = nullptr;
   // A call has come in; returns its handler, or null to refuse an unknown method.
   std::function<std::shared_ptr<CallHandler>(std::shared_ptr<class GenericCall>)> accept;
   // An accepted call is over; `code` is the status that its client has got, or a refusal
@@ -82,6 +84,8 @@ class GenericCall : public std::enable_shared_from_this<GenericCall> {
   void Kick();
   // Ends the call with `status` as soon as NextMessage has nothing more. The first one counts.
   void Finish(const grpc::Status& status);
+  // Likewise with `status` as its caller may read it; see PlaceNames.
+  void Fail(const absl::Status& status);
   // Breaks the call off without waiting for anything.
   void Cancel();
 
@@ -91,6 +95,8 @@ class GenericCall : public std::enable_shared_from_this<GenericCall> {
   const std::string& method() const { return facts_.method; }
   // For what its requests take while they are parsed; outlives the call's handler.
   ParseBudget* parsing() const { return environment_->parsing; }
+  // Words and errors as the caller may read them.
+  const PlaceNames& places() const { return *environment_->places; }
   // Address of the other side, as gRPC writes it ("ipv4:127.0.0.1:40000").
   const std::string& peer() const { return facts_.peer; }
 

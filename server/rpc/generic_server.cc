@@ -133,6 +133,7 @@ absl::Status GenericServer::Start(const GenericServerOptions& options) {
   BALLAST_RETURN_IF_ERROR(Build(options));
   AddMetrics(options.metrics);
   parsing_ = std::make_unique<ParseBudget>(options.max_parse_bytes);
+  places_ = options.places;
   pollers_ = std::make_unique<ThreadExecutor>("grpc", static_cast<int>(queues_.size()));
   BeginToAccept();
   listener_->Start();
@@ -146,6 +147,7 @@ void GenericServer::BeginToAccept() {
     environment->service = &service_;
     environment->queue = queue.get();
     environment->parsing = parsing_.get();
+    environment->places = &places_;
     environment->accept = [this, environment](std::shared_ptr<GenericCall> call) {
       return Dispatch(environment, std::move(call));
     };
@@ -184,7 +186,7 @@ std::shared_ptr<CallHandler> GenericServer::Admit(const Method& method,
       gate_->Admit(*method.row, gate_->Looks(*method.row) ? call->connection() : Connection());
   call->SetCaller(std::move(admission.caller));
   if (!admission.status.ok()) {
-    call->Finish(ToGrpc(admission.status));
+    call->Fail(admission.status);
     return nullptr;
   }
   return method.factory(std::move(call));

@@ -48,6 +48,7 @@ struct GenericServerOptions {
   // server.
   const Gate* gate = nullptr;
   AuditLog* audit = nullptr;  // may be null, outlives the server
+  PlaceNames places;          // of this server, in its answers
 };
 
 class GenericServer {
@@ -110,6 +111,7 @@ class GenericServer {
   std::vector<std::unique_ptr<grpc::ServerCompletionQueue>> queues_;
   MallocArenas arenas_;
   std::unique_ptr<ParseBudget> parsing_;
+  PlaceNames places_;                                           // constant from Start on
   std::vector<std::unique_ptr<CallEnvironment>> environments_;  // one per queue
   std::unique_ptr<Listener> listener_;  // null before Start and after a failed one
   std::unique_ptr<grpc::Server> server_;

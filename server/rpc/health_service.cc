@@ -34,7 +34,7 @@ class HealthWatch : public CallHandler, public std::enable_shared_from_this<Heal
   void OnMessage(grpc::ByteBuffer message) override {
     v1::HealthCheckRequest request;
     const absl::Status status = ParseMessage(message, std::numeric_limits<int>::max(), &request);
-    if (!status.ok()) return call_->Finish(ToGrpc(status));
+    if (!status.ok()) return call_->Fail(status);
     {
       MutexLock lock(&mu_);
       service_ = request.service();

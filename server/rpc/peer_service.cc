@@ -79,8 +79,9 @@ void Seal(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffe
   if (door == nullptr) return;
   call->SetAuditedJob(JobIdText(seal.job()));
   door->Seal({.job = seal.job(), .epoch = seal.epoch(), .world = seal.world()},
-             [call](const absl::StatusOr<SealAnswer>& answer) {
+             [call](absl::StatusOr<SealAnswer> answer) {
                if (!answer.ok()) return call->Fail(answer.status());
+               answer->refusal = call->places().Outward(answer->refusal);
                call->Reply(SealedToProto(*answer));
              });
 }

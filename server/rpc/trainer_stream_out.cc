@@ -144,10 +144,10 @@ void TrainerStream::Close(const absl::Status& status, const std::string& why) {
     if (state_ == State::kClosed) return;
     state_ = State::kClosed;
     close_why_ = why;
-    outbox_->Close(ErrorMessage(status));
+    outbox_->Close(ErrorMessage(call_->places().Outward(status)));
   }
   call_->Kick();
-  call_->Finish(ToGrpc(status));
+  call_->Fail(status);
   // A trainer that does not even read this must not keep the call.
   deps_->executor->PostAfter(deps_->config.report_after, [call = std::weak_ptr(call_)] {
     if (const auto open = call.lock()) open->Cancel();

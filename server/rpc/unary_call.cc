@@ -8,7 +8,6 @@
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "proto/convert/frame_codec.h"
-#include "proto/convert/status_convert.h"
 #include "proto/convert/wire_scan.h"
 
 namespace ballast::server {
@@ -53,7 +52,7 @@ void UnaryCall::Reply(const google::protobuf::MessageLite& message) {
 }
 
 void UnaryCall::Fail(const absl::Status& status) {
-  if (TakeAnswer()) call_->Finish(ToGrpc(status));
+  if (TakeAnswer()) call_->Fail(status);
 }
 
 void UnaryCall::OnCancel(std::function<void()> callback) {

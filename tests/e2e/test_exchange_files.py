@@ -33,6 +33,7 @@ def test_what_is_no_file_holds_nobody_up(start_cluster, tmp_path):
         if name != "EXPORTING":
             refused = ctl(cluster, "import", bad.name, "--as", "new", fails=True)
             assert "is no regular file" in refused.stderr
+            assert str(tmp_path) not in refused.stderr
     run.close()
     cluster.strike(0)
     wait_for(lambda: try_ctl(cluster, "snapshot", "list").returncode == 0, "the server")
@@ -64,7 +65,9 @@ def test_what_cannot_be_is_refused_by_name(start_cluster, tmp_path):
         ("import", "plain", "--as", "new"): "load_export",
     }
     for arguments, why in refused.items():
-        assert why in ctl(cluster, *arguments, fails=True).stderr, arguments
+        said = ctl(cluster, *arguments, fails=True).stderr
+        assert why in said, arguments
+        assert str(tmp_path) not in said, "a path of the server"
     assert in_exports(tmp_path) == ["out", "plain"]
     assert snapshots(cluster, "list").stdout == "no snapshots\n"
     run.step(1)
@@ -163,7 +166,7 @@ def test_a_link_to_nothing_is_named(start_cluster, tmp_path):
         (bad / name).unlink()
         (bad / name).symlink_to(tmp_path / "gone")
         refused = ctl(cluster, "import", "bad", "--as", "new", fails=True).stderr
-        assert f"{bad / name} is there, but what it links to is not" in refused
+        assert f"storage.export_dir/bad/{name} is there, but what it links to is not" in refused
         assert "mend the link" in refused
         shutil.rmtree(bad)
 

@@ -1,0 +1,81 @@
+#include "server/rpc/place_names.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/cord.h"
+#include "common/base/reason.h"
+
+namespace ballast::server {
+namespace {
+
+bool IsOfName(char c) { return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_'; }
+
+// Whether the path that stands at `begin` of `text` is one of its own, not a part of another.
+bool StandsAlone(absl::string_view text, size_t begin, size_t length) {
+  const auto continues = [](char c) { return IsOfName(c) || c == '-'; };
+  const auto precedes = [](char c) { return IsOfName(c) || c == '-' || c == '.' || c == '/'; };
+  const size_t end = begin + length;
+  return (begin == 0 || !precedes(text[begin - 1])) &&
+         (end == text.size() || !continues(text[end]));
+}
+
+// The forms in which errors have the path: as it is configured, and without links and dots.
+std::vector<std::string> FormsOf(const std::string& path) {
+  std::error_code error;
+  std::vector<std::filesystem::path> forms = {path};
+  forms.push_back(std::filesystem::absolute(path, error).lexically_normal());
+  forms.push_back(std::filesystem::weakly_canonical(path, error));
+  std::vector<std::string> texts;
+  for (const std::filesystem::path& form : forms) {
+    std::string text = form.string();
+    while (text.size() > 1 && text.back() == '/') text.pop_back();
+    if (form.is_absolute() && text.size() > 1) texts.push_back(std::move(text));
+  }
+  return texts;
+}
+
+}  // namespace
+
+PlaceNames::PlaceNames(const std::vector<Place>& places) {
+  for (const Place& place : places) {
+    if (place.path.empty()) continue;
+    for (std::string& form : FormsOf(place.path)) {
+      places_.push_back({std::move(form), place.setting});
+    }
+  }
+  std::stable_sort(places_.begin(), places_.end(),
+                   [](const Place& a, const Place& b) { return a.path.size() > b.path.size(); });
+}
+
+std::string PlaceNames::Outward(absl::string_view text) const {
+  std::string out(text.data(), text.size());
+  for (const Place& place : places_) {
+    size_t at = 0;
+    while ((at = out.find(place.path, at)) != std::string::npos) {
+      const bool alone = StandsAlone(out, at, place.path.size());
+      if (alone) out.replace(at, place.path.size(), place.setting);
+      at += alone ? place.setting.size() : 1;
+    }
+  }
+  return out;
+}
+
+absl::Status PlaceNames::Outward(const absl::Status& status) const {
+  if (status.ok()) return status;
+  const std::string text = Outward(status.message());
+  absl::Status out(status.code(), text);
+  status.ForEachPayload(
+      [&](absl::string_view type, const absl::Cord& payload) { out.SetPayload(type, payload); });
+  // The detail has the text once more, and it is the one that travels.
+  if (status.GetPayload(kErrorDetailTypeUrl).has_value()) {
+    out.SetPayload(kErrorDetailTypeUrl,
+                   *ReasonedError(status.code(), ReasonOf(status), text, FieldsOf(status))
+                        .GetPayload(kErrorDetailTypeUrl));
+  }
+  return out;
+}
+
+}  // namespace ballast::server

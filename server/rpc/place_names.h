@@ -1,0 +1,38 @@
+// PlaceNames: a directory of this server, as callers read of it: by the setting that names it. A
+// trainer has no use for the server's paths, and an operator finds them in its configuration.
+// Comes from: GenericServer. Goes to: GenericCall. Thread safety: immutable.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace ballast::server {
+
+class PlaceNames {
+ public:
+  // A directory and its setting, such as "storage.data_dir".
+  struct Place {
+    std::string path;  // empty: the setting names none
+    std::string setting;
+  };
+
+  // No directory has a setting.
+  PlaceNames() = default;
+  // Of one path with two settings, the first counts. Relative paths are looked up below the working
+  // directory, once.
+  explicit PlaceNames(const std::vector<Place>& places);
+
+  // `text` with the settings in place of their paths: "/data/jobs/7" is "storage.data_dir/jobs/7".
+  std::string Outward(absl::string_view text) const;
+  // The same status with another text, in its detail, too.
+  absl::Status Outward(const absl::Status& status) const;
+
+ private:
+  std::vector<Place> places_;  // absolute, longest first
+};
+
+}  // namespace ballast::server
