@@ -432,6 +432,34 @@ def test_the_module_is_not_read_while_rank_0_may_write_it(servers, tmp_path, mon
     assert judge.load_checkpoint(tmp_path / "judge")[0] and waits == [1]
 
 
+class Scaled(torch.nn.Linear):
+    """With state of its own, as fp8 layers have: a tensor of any size, made anew, or a dict."""
+
+    extra = torch.zeros(0)
+
+    def get_extra_state(self):
+        return self.extra.clone() if isinstance(self.extra, torch.Tensor) else self.extra
+
+    def set_extra_state(self, state):
+        self.extra = state
+
+
+@pytest.mark.parametrize("how", [{}, {"load_module_only": True}])
+@pytest.mark.parametrize("extra", [torch.arange(3.0), {"scale": 2.0, "seen": [1, 2]}])
+def test_what_a_module_keeps_by_get_extra_state_is_saved_and_loaded(servers, tmp_path, how, extra):
+    model = torch.nn.Sequential(Scaled(4, 2))
+    run = deepspeed.initialize(model=model, config=CONFIG)[0]
+    train(run, 1)
+    model[0].extra = extra
+    run.save_checkpoint(tmp_path)
+    model[0].extra = torch.zeros(0)
+    run.load_checkpoint(tmp_path, **how)
+    assert type(model[0].extra) is type(extra) and str(model[0].extra) == str(extra)
+    model[0].extra = io.BytesIO()
+    with pytest.raises(BadArgument, match=r"module\['0._extra_state'\]"):
+        run.save_checkpoint(tmp_path)
+
+
 class Attack:
     def __reduce__(self):
         return os.mkdir, ("attacked",)

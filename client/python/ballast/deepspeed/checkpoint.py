@@ -222,13 +222,20 @@ def _tensors(
     untrained: dict[str, torch.Tensor] = {}
     weights: dict[str, torch.Tensor] = {}
     for name, value in engine.module.state_dict(keep_vars=True).items():
-        if not isinstance(value, torch.Tensor):
+        if _is_extra(name):
+            untrained[name] = value
+        elif not isinstance(value, torch.Tensor):
             continue
-        if id(value) in stepped:
+        elif id(value) in stepped:
             weights[name] = value.detach()
         elif not (exclude_frozen and _is_frozen(value)):
             untrained[name] = value
     return untrained, weights
+
+
+def _is_extra(name: str) -> bool:
+    """Whether that name in a state dict has what a get_extra_state() gives."""
+    return name.rpartition(".")[2] == "_extra_state"
 
 
 def _is_frozen(value: torch.Tensor) -> bool:
@@ -336,7 +343,7 @@ def check_module(
         if name not in here:
             if strict:
                 raise BadArgument(f"{path} has {name!r}, which the module lacks")
-        elif here[name].shape != value.shape:
+        elif not _is_extra(name) and here[name].shape != value.shape:
             shapes = f"{list(value.shape)}, and the module's is {list(here[name].shape)}"
             raise BadArgument(f"{path}: {name!r} has the shape {shapes}")
 
@@ -357,10 +364,13 @@ def _apply(
 
 
 def put(module: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Values into the module's tensors of these names; others are left out."""
+    """Values into the module's tensors of these names, and to set_extra_state(); others are left
+    out."""
     here = module.state_dict()
     for name, value in tensors.items():
-        if name in here:
+        if name in here and _is_extra(name):
+            module.get_submodule(name.rpartition(".")[0]).set_extra_state(value)
+        elif name in here:
             here[name].copy_(value)
 
 
