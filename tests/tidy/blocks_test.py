@@ -39,6 +39,8 @@ TABLE = (
     ("deploy/README.md", "deploy/monitoring/up.sh", "tests/deploy/test_up.py"),
     ("deploy/README.md", "kubectl -n ballast create secret", "not: needs a cluster"),
     ("deploy/README.md", "kubectl create namespace ballast", "not: needs a cluster"),
+    ("deploy/README.md", "token=$(kubectl",
+     "not: needs a cluster; tests/deploy/test_kubernetes_servers.py asks with such a token"),
     ("deploy/README.md", "kubectl -n ballast exec deploy/ballast-operator",
      "tests/deploy/test_kubernetes_servers.py"),
     ("docs/ballastctl.md", "source <(ballastctl", "tests/e2e/test_ballastctl_table.py"),
