@@ -114,14 +114,24 @@ def test_gradients_that_a_script_writes_have_the_loss_scale(fake, through):
 def test_calls_that_deepspeed_answers_with_an_assertion(fake):
     engine = begun()
     with engine.no_sync():
-        with pytest.raises(AssertionError, match="reentry"), engine.no_sync():
-            pass
+        for again in (engine.no_sync, engine.coalesce_grad_reduction):
+            with pytest.raises(AssertionError, match="reentry is unsupported: nested"), again():
+                pass
         with pytest.raises(AssertionError, match="illegal to call Engine.step"):
             engine.step()
     with pytest.raises(AssertionError, match="a scalar tensor"):
         engine.scale(torch.ones(2))
+    with engine.coalesce_grad_reduction():
+        assert passed(engine).grad.eq(2).all() and passed(engine).grad.eq(4).all()
+        with pytest.raises(AssertionError, match="illegal to call Engine.step"):
+            engine.step()
+    engine.step()
+    assert engine.global_steps == 1
+    unmanaged = begun(managed_gradient_accumulation=False)
     with pytest.raises(AssertionError, match="set_gradient_accumulation_boundary"):
-        begun(managed_gradient_accumulation=False).set_gradient_accumulation_boundary(True)
+        unmanaged.set_gradient_accumulation_boundary(True)
+    with pytest.raises(AssertionError, match="coalesce_grad_reduction"):
+        unmanaged.coalesce_grad_reduction()
     with pytest.raises(AssertionError, match="model is a NoneType"):
         deepspeed.initialize(torch.nn.Linear(1, 1), config={})
     with pytest.raises(BadArgument, match="dist_init_required=False"):

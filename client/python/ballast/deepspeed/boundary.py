@@ -54,12 +54,16 @@ class Boundary:
 
     def set(self, is_boundary: bool) -> None:
         """The script's own word for the next step(), until it says another."""
+        self.refuse_unmanaged("set_gradient_accumulation_boundary")
+        self._said = bool(is_boundary)
+
+    def refuse_unmanaged(self, call: str) -> None:
+        """BadCall, naming the call, where each step() ends a round."""
         if not self._managed:
             raise BadCall(
-                "set_gradient_accumulation_boundary() needs managed_gradient_accumulation true; "
-                "with false each step() ends a round"
+                f"{call}() needs managed_gradient_accumulation true; with false each step() ends a "
+                "round"
             )
-        self._said = bool(is_boundary)
 
     def is_boundary(self) -> bool:
         """Whether a step() now would end a round."""

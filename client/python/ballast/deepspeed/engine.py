@@ -92,9 +92,8 @@ class DeepSpeedEngine(Getters, torch.nn.Module):
         self.enter()
         with self._progress.timed("fwd"):
             result = self.module(*inputs, **named)
-        if self.optimizer is None or not torch.is_grad_enabled():
-            return result
-        if self._boundary.accumulation == 1 and not self._sums_in_fp32:
+        undivided = self._boundary.accumulation == 1 and not self._sums_in_fp32
+        if undivided or self.optimizer is None or not torch.is_grad_enabled():
             return result
         divisor = self.gradient_accumulation_steps
         return backward.outputs(result, (inputs, named), divisor, self._other_backward)
@@ -255,12 +254,17 @@ class DeepSpeedEngine(Getters, torch.nn.Module):
     def no_sync(self) -> Iterator[None]:
         """Micro-batches whose gradients add up here; inside, step() and another one are refused."""
         if self._no_sync:
-            raise BadCall("no_sync context manager reentry is unsupported; one is enough")
+            raise BadCall("no_sync context manager reentry is unsupported: nested ones mean one")
         self._no_sync = True
         try:
             yield
         finally:
             self._no_sync = False
+
+    def coalesce_grad_reduction(self) -> contextlib.AbstractContextManager[None]:
+        """As no_sync(): nothing goes out before step(). Where each step() ends a round: BadCall."""
+        self._boundary.refuse_unmanaged("coalesce_grad_reduction")
+        return self.no_sync()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """No parameter of the module, or of the optimizer, has a gradient then."""
@@ -364,12 +368,8 @@ class DeepSpeedEngine(Getters, torch.nn.Module):
         checkpoint that does not fit. Unsupported for the module of one that rank 0 may be writing.
         """
         parts = checkpoint.Parts(
-            load_module_strict,
-            load_optimizer_states,
-            load_lr_scheduler_states,
-            load_module_only,
-            custom_load_fn,
-        )
+            load_module_strict, load_optimizer_states, load_lr_scheduler_states, load_module_only,
+            custom_load_fn)  # fmt: skip
         whole = load_optimizer_states and not load_module_only and self.optimizer is not None
         load = checkpoint.load if whole else module_load.load
         if self.load_universal_checkpoint():
