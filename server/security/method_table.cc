@@ -61,7 +61,7 @@ const char* ScopeText(Scope scope) {
     case Scope::kOpen:
       return "none: no identity is needed";
     case Scope::kTenant:
-      return "what its tenant has";
+      return "its tenant's resources";
     case Scope::kCluster:
       return "the cluster";
     case Scope::kServer:
