@@ -40,7 +40,7 @@ def of(config: JobConfig) -> dict[str, Any]:
 
 
 def policy(config: JobConfig, schedule_groups: Sequence[int]) -> dict[str, Any]:
-    """The keywords for what the service decides round by round, or a static loss scale."""
+    """The keywords for the service's decisions in each round, or a static loss scale."""
     scale, schedule = config.loss_scale, config.lr_schedule
     dynamic = isinstance(scale, DynamicLossScale)
     decided = {

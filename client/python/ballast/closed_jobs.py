@@ -13,7 +13,7 @@ from ballast.config import JobConfig
 from ballast.errors import BallastError, warn
 from ballast.pauses import say
 
-KEPT = 8  # of the closed jobs of a process that have made-up names
+KEPT = 8  # of a process's closed jobs with made-up names
 PATIENCE_S = 5.0  # for servers of an old job, which may be gone
 
 _closed: list[JobConfig] = []  # the oldest first
@@ -21,9 +21,9 @@ _told = False
 
 
 def delete(config: JobConfig) -> None:
-    """Removes the job of a trainer that has left it, unless others are in it: the last one does.
+    """Removes the job that a trainer left, unless others are still in it: the last one removes it.
 
-    Raises what the servers answer, such as NotPermitted and Unreachable.
+    Raises the servers' errors, such as NotPermitted and Unreachable.
     """
     try:
         control.of(config).delete_job(config.job)

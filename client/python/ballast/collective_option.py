@@ -1,4 +1,4 @@
-"""The option collective=: a process group of torch, "nccl", or none; and a rank that is lost.
+"""The option collective=: a process group of torch, "nccl", or none; and the loss of a rank.
 
 Comes from: ballast.config, .session, .torch.collective. Needs no torch. Pure functions.
 """
@@ -15,7 +15,7 @@ NCCL = "nccl"
 TIMEOUT_S = 60.0
 _TIMEOUT = "BALLAST_COLLECTIVE_TIMEOUT"
 
-# What follows where a process group of torch has lost a rank.
+# The consequence where a process group of torch has lost a rank.
 NEW_GROUP = (
     "The process group is stale: end the trainers, start them again with a new process group, and "
     'attach with resume="auto"'

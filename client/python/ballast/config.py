@@ -84,8 +84,8 @@ def resolve(
     BALLAST_ATTACH_TIMEOUT, BALLAST_RECONNECT_TIMEOUT, BALLAST_TIME_SCALE, ballast.security's;
     torchrun's WORLD_SIZE, RANK, TORCHELASTIC_RUN_ID.
     max_grad_norm None, 0 and inf all mean: no clipping. max_consecutive_skips None: no limit.
-    BadArgument names the setting, its source and the values it may have, or the variables of a task
-    of srun or mpirun that has no WORLD_SIZE. Unsupported: Accelerate starts DeepSpeed.
+    BadArgument names the setting, its source and the values it may have, or the variables of an
+    srun or mpirun task without WORLD_SIZE. Unsupported: Accelerate starts DeepSpeed.
     """
     job_options.refuse_unknown(options, "resolve()")
     env = os.environ if environ is None else environ
@@ -272,7 +272,7 @@ def _rank(given: int | None, world: int, env: Mapping[str, str]) -> int:
 
 def _tiling(tile: int | None, extent: int | None) -> tuple[int, int]:
     extent_elements = 1048576 if extent is None else _integer(extent, "extent_elements")
-    # A tile that was not given is no larger than its extent.
+    # A default tile is no larger than its extent.
     tile_elements = min(65536, extent_elements) if tile is None else _integer(tile, "tile_elements")
     for given, name, elements in (
         (extent, "extent_elements", extent_elements),
@@ -387,7 +387,7 @@ def time_scale(env: Mapping[str, str]) -> float:
 
 
 def check_environment(env: Mapping[str, str]) -> None:
-    """Raises BadArgument or Unsupported for variables that are wrong in every trainer of a launch.
+    """Raises BadArgument or Unsupported for variables wrong in every trainer of a launch.
 
     For launchers: one error before anything starts, not one per trainer.
     """

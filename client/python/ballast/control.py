@@ -1,4 +1,4 @@
-"""What an operator asks of the servers, from a script: forks, and lists of snapshots and jobs.
+"""An operator's requests to the servers, from a script: forks, and lists of snapshots and jobs.
 
 Comes from: ballast.torch.job_calls, ballast.rejoin, ballast.deepspeed, ballast.hf. Goes to: the
 extension module (client/cpp/ballast/admin.h), which asks the servers. Needs no torch. Thread
@@ -38,8 +38,8 @@ class Control:
 
     def jobs(self) -> list[dict[str, Any]]:
         """Durable jobs by name: "name", "job" (id), "state" ("running", or "resting": without
-        trainers), "world", "round" (the next), "parameters", "open_streams" (trainers that are
-        attached), "disk_bytes"."""
+        trainers), "world", "round" (the next), "parameters", "open_streams" (attached trainers),
+        "disk_bytes"."""
         return self._wait(backend.core().start_jobs(**self._where))
 
     def job(self, name: str) -> dict[str, Any] | None:
@@ -65,7 +65,7 @@ class Control:
         """Makes the job `new`, of `world` trainers, of a snapshot, which need not be copied.
 
         Raises NameInUse, UnknownJob, OverBudget. Repeated after a broken connection, it may raise
-        NameInUse for what it has made itself.
+        NameInUse for the fork that its first try made.
         """
         made = {"job": job, "snapshot": snapshot, "new": new, "world": world, "share": True}
         self._wait(backend.core().start_restore(**self._where, **made))
@@ -81,7 +81,7 @@ class Control:
             while not operation.wait(_SLICE_S):
                 pass
         except BaseException:
-            operation.stop()  # after an interrupt; one that has failed has ended
+            operation.stop()  # after an interrupt; a failed one has ended
             raise
         return operation.result()
 

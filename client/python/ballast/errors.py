@@ -96,7 +96,7 @@ class BadHyperparam(BadArgument):
 
 
 class Unsupported(BallastError, NotImplementedError):
-    """This version does not support what was asked; the text names it and the alternative."""
+    """This version does not support the request; the text names it and the alternative."""
 
     default_code = "UNIMPLEMENTED"
     default_reason = "UNSUPPORTED"
@@ -185,7 +185,7 @@ class NotPermitted(BallastError):
 
 
 class SlotTaken(BallastError):
-    """A process that is alive has this rank. End it, or check RANK / BALLAST_RANK."""
+    """A live process has this rank. End it, or check RANK / BALLAST_RANK."""
 
     default_reason = "SLOT_TAKEN"
 
@@ -285,7 +285,7 @@ class ShuttingDown(BallastError):
 
 
 class StateLost(BallastError):
-    """A committed round cannot be rebuilt from what is on disk; the text names what is damaged."""
+    """A committed round cannot be rebuilt from the disks; the text names the damaged part."""
 
     default_reason = "STATE_LOST"
 
@@ -327,10 +327,11 @@ def _outside(trace: TracebackType | None) -> TracebackType | None:
 
 
 def at_border(call: _Call) -> _Call:
-    """Decorates what scripts call: a BallastError's traceback shows the script's lines only.
+    """Decorates functions that scripts call: a BallastError's traceback shows the script's lines
+    only.
 
-    The way it took through this package tells a script's author nothing that the text does not.
-    Lines of the script that were called from here, such as a closure's, stay.
+    Frames of this package add nothing to the text for a script's author. Lines of the script called
+    from here, such as a closure's, stay.
     """
 
     @functools.wraps(call)

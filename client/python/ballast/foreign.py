@@ -17,7 +17,7 @@ _INSTEAD = "ballast-run --ds-config ds_config.json --mixed-precision bf16 --npro
 
 
 def deepspeed_asked(args: Any = None, environ: Mapping[str, str] | None = None) -> str:
-    """What asks for DeepSpeed and what to do, or "".
+    """The setting that asks for DeepSpeed and the next step, or "".
 
     args: TrainingArguments, or None. environ: os.environ where it is None.
     """

@@ -1,4 +1,4 @@
-"""What an interrupt (Ctrl-C) in the middle of a call does: neither memory nor state is lost.
+"""Interrupts (Ctrl-C) in the middle of a call: neither memory nor state is lost.
 
 Comes from: ballast.session, ballast.torch.membership. Goes to: operations of the extension module.
 Thread safety: one thread at a time.
@@ -30,7 +30,8 @@ _abandoned: list[Any] = []
 
 
 def drain(wait: Callable[[float], Any], held: Any) -> bool:
-    """Waits until a call that was told to end has ended; True: well. Else keeps `held` for ever."""
+    """Waits for the end of a call already asked to end; True: it ended well. Otherwise keeps `held`
+    forever."""
     waited = 0.0
     while waited < DRAIN_S:
         try:
@@ -51,7 +52,7 @@ def await_attach(operation: Any, pauses: PauseReporter, keep: Any) -> None:
     except BallastError:
         raise
     except BaseException:
-        # The seat must be free again: for another try here, and for what the others hear.
+        # The seat must be free again: for another try here, and for the message to the others.
         operation.stop()
         if drain(operation.wait, (operation, keep)):
             operation.result().abort()
@@ -108,7 +109,7 @@ def end_of(config: JobConfig) -> str:
 class Interruptible:
     """The part of ballast.session.Session that waits for the client.
 
-    Session sets the attributes that are only declared here.
+    Session sets the attributes declared here.
     """
 
     config: JobConfig
@@ -134,8 +135,8 @@ class Interruptible:
 
     @contextlib.contextmanager
     def interrupts_last(self) -> Iterator[None]:
-        """Around a round and what follows from it: an interrupt that has not broken the round off
-        is raised at the end."""
+        """Around a round and its consequences: an interrupt that did not abort the round is raised
+        at the end."""
         self._holds = True
         try:
             yield
@@ -164,7 +165,7 @@ class Interruptible:
         return dict(report)
 
     def _finished(self, interrupt: BaseException, keep: Any) -> dict[str, Any]:
-        """The report of the interrupted round, if it ends soon, or what it ends with.
+        """The report of the interrupted round, if it ends soon, or its error.
 
         `interrupt` is raised later then, see interrupts_last(), and nothing is lost, neither here
         nor for the others. Else it is raised, and ends the session; in a job with a collective at
@@ -214,7 +215,7 @@ class Interruptible:
     def _interrupt(self, wait: Any, keep: Any, by: BaseException | None = None) -> None:
         # Lent memory must not be freed or changed before the client has let go of it.
         if ends_well(by):
-            with contextlib.suppress(BallastError):  # `by` is what the script has to see
+            with contextlib.suppress(BallastError):  # the script has to see `by`
                 self.leave()
         else:
             self.abandon(end_of(self.config))

@@ -28,7 +28,7 @@ def resolve(given: str | None, world: int, resumes: bool, env: Mapping[str, str]
     """The name of the job: `given` > BALLAST_JOB > torchrun's run id > a fresh name.
 
     world: number of trainers; of several, all need one name. resumes: whether a job of that name
-    may exist. Raises BadArgument for a name that is none, and where several trainers have none.
+    may exist. Raises BadArgument for an invalid name, and where several trainers have none.
     """
     if given is not None:
         return check(given, "job")

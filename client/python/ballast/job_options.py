@@ -1,6 +1,6 @@
-"""What a script may say about its job: the keywords that every optimizer takes, and their defaults.
+"""A script's settings of its job: the keywords that every optimizer takes, and their defaults.
 
-Comes from: ballast.torch. Goes to: ballast.config, which finds out what they mean. Needs neither
+Comes from: ballast.torch. Goes to: ballast.config, which interprets them. Needs neither
 torch nor typing_extensions. Pure functions.
 """
 
@@ -53,7 +53,7 @@ class JobOptions(TypedDict, total=False):
     token_file: str | os.PathLike[str] | None
 
 
-# What an option is that a script does not give.
+# The value of an option that the script does not give.
 DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(JobOptions.__annotations__),
     "loss_scale": 1.0, "nonfinite": "skip", "max_consecutive_skips": 100, "init": "equal",
@@ -63,7 +63,7 @@ DEFAULTS: dict[str, Any] = {
 
 
 def refuse_unknown(options: Mapping[str, Any], called: str) -> None:
-    """TypeError, as Python has it for a call of `called`, for what is none of JobOptions."""
+    """TypeError, as Python's for a call of `called`, for a keyword not in JobOptions."""
     for name in options:
         if name not in DEFAULTS:
             raise TypeError(f"{called} got an unexpected keyword argument {name!r}")

@@ -32,7 +32,7 @@ def track(session: Any) -> None:
 
 
 def end(session: Any) -> None:
-    """For a weakref.finalize of what uses the session. Never raises: this may run during shutdown.
+    """For a weakref.finalize of the session's user. Never raises: this may run during shutdown.
 
     Leaves at once, or at the end of the process when the script is over.
     """
@@ -41,7 +41,7 @@ def end(session: Any) -> None:
             session.leave_at_exit()
         else:
             session.leave()
-    except Exception as error:  # a traceback here would hide what the user has to see
+    except Exception as error:  # a traceback here would hide the message for the user
         print(f"ballast: closing job {session.config.job!r}: {error}", file=sys.stderr)
 
 

@@ -102,7 +102,7 @@ def command(arguments: argparse.Namespace, program: str) -> list[str]:
 
 
 def text_of(results: Sequence[Mapping[str, Any]], verbose: bool) -> str:
-    """What is printed: per disk its rates, and the "aio" section of the slowest disk.
+    """The text to print: each disk's rates, and the "aio" section of the slowest disk.
 
     All disks get one section, so that none has more under way than it needs.
     """

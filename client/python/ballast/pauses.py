@@ -1,4 +1,4 @@
-"""Says on stderr which server is away or which trainer is being replaced, and when that is over.
+"""Reports on stderr an absent server or a trainer being replaced, and the end of the pause.
 
 Comes from: the C++ client, through the extension's PauseQueue. Goes to: sys.stderr. Used by
 ballast.session between the slices of its waits, so that the client itself never waits for Python.
@@ -13,12 +13,12 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-# Rank 0 speaks for all, because a server that is away is away for all. Only after this time the
+# Rank 0 speaks for all, because an absent server is absent for all. Only after this time the
 # others speak, too: then the server may be out of their reach alone.
 OTHERS_AFTER_S = 10.0
 OTHERS_EVERY_S = 30.0
 
-# What gRPC says of connections, and what we say.
+# gRPC's texts about connections, and ours.
 _TRANSPORT = (
     ("Connection reset", "connection reset"),
     ("Connection refused", "connection refused"),
@@ -26,7 +26,7 @@ _TRANSPORT = (
     ("keepalive watchdog timeout", "no answer"),
 )
 
-# In the reason of an end that is planned.
+# In the reason of a planned end.
 _AGE = "listen.max_connection_age"
 
 
@@ -48,7 +48,7 @@ class Pause(NamedTuple):
     error: str
     slots: Sequence[int] = ()
     epoch: int = 0
-    left: Sequence[int] = ()  # seats that are empty now
+    left: Sequence[int] = ()  # seats now empty
     world: int = 0  # trainers from now on
     joined: Sequence[int] = ()
 
@@ -81,16 +81,16 @@ class PauseReporter:
         self._rank = rank
         self._timeout_s = timeout_s
         self._attach_timeout_s = attach_timeout_s
-        # By trainer that is away: since when, by time.monotonic().
+        # The time.monotonic() since which each absent trainer is away.
         self._away: dict[int, float] = {}
         self._servers_away: set[int] = set()
-        # By server that is away, and None for trainers: of which length of it we have told.
+        # For each absent server, and None for trainers: the length of the absence reported so far.
         self._told: dict[int | None, float] = {}
         # Servers and trainers whose connection has ended at its age, and is made again.
         self._renewed: set[tuple[int, ...]] = set()
 
     def tell(self) -> None:
-        """Prints what is new."""
+        """Prints news."""
         for entry in self._queue.take():
             pause = Pause(*entry)
             self._note(pause)
@@ -99,7 +99,7 @@ class PauseReporter:
                 say(self._rank, text)
 
     def lost_for(self, at_least_s: float) -> tuple[int, float] | None:
-        """A trainer that has been away for at least that time, and its time; None: none has."""
+        """A trainer absent for at least that time, and its time; None: there is none."""
         now = time.monotonic()
         for slot, since in sorted(self._away.items()):
             if now - since >= at_least_s:
@@ -183,7 +183,7 @@ class PauseReporter:
 
 
 def _speaker(pause: Pause) -> int:
-    # One rank tells for all: the lowest that is not what the pause is about.
+    # One rank reports for all: the lowest not affected by the pause.
     away = {*pause.slots, *pause.left}
     return next(rank for rank in range(len(away) + 1) if rank not in away)
 

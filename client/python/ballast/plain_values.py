@@ -3,7 +3,7 @@
 Comes from: ballast.deepspeed.folder. Thread safety: pure functions. What JSON lacks is an object
 with one key: {"__tuple__": [...]}, {"__pairs__": [[key, value], ...]} for a dict with other keys
 than text, {"__counter__": [[key, count], ...]}, {"__tensor__": "3"} for the tensor of that key,
-{"__array__": "3"} for one that was numpy's, {"__number__": ["int32", 3]} for numpy's scalars, and
+{"__array__": "3"} for a numpy array, {"__number__": ["int32", 3]} for numpy's scalars, and
 {"__namespace__": {...}} for argparse.Namespace.
 """
 

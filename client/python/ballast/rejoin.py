@@ -100,8 +100,8 @@ def _remove_left(optimizer: ServiceOptimizer, left: str) -> None:
     """Deletes the jobs that earlier loads of this run have made, and that no trainer is in.
 
     `left`: the job that the optimizer was in. All trainers are in the new one by now, which is on
-    the disks. The job with the run's own name stays: a script that is started again with `resume`
-    may continue it. Snapshots stay. Failing costs disk, no state.
+    the disks. The job with the run's own name stays: a script restarted with `resume` may continue
+    it. Snapshots stay. Failing costs disk, no state.
     """
     stem = _SUFFIX.sub("", left)
     if len(stem) > _STEM_MAX:
@@ -118,7 +118,7 @@ def _remove_left(optimizer: ServiceOptimizer, left: str) -> None:
 
 
 def _is_free(found: dict[str, Any], left: str) -> bool:
-    # A running job without trainers waits for some; the one that was left does not.
+    # A running job without trainers waits for some; an abandoned one does not.
     return found["state"] == "resting" or (found["name"] == left and not found["open_streams"])
 
 
@@ -132,7 +132,7 @@ def _usable(optimizer: ServiceOptimizer, path: str, tag: str) -> Fork | None:
     if tag not in ("", told.tag) or told.world != optimizer._membership.config.world_size:
         return None
     found = control_of(optimizer).job(told.job)
-    # The servers count the round that is next.
+    # The servers count the next round.
     return told if found is not None and found["round"] == told.round + 1 else None
 
 

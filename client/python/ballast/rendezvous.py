@@ -18,7 +18,7 @@ TIMEOUT_S = 60.0
 
 
 class Phase(enum.IntEnum):
-    """What a rank does with its communicator. Numbers: ballast.v1.CollectivePhase."""
+    """A rank's activity with its communicator. Numbers: ballast.v1.CollectivePhase."""
 
     NONE = 0
     INIT = 1
@@ -35,7 +35,7 @@ class RankNews:
 
     heard: whether it was, since it took its seat or the home began to listen. ago_s: when it was
     heard; else for how long the home has listened. since_epoch: the process's first epoch; 0 where
-    it is older than what the home knows.
+    it is older than the home's records.
     """
 
     rank: int
@@ -49,9 +49,9 @@ class RankNews:
 
 @dataclasses.dataclass(frozen=True)
 class RollCall:
-    """ranks: ascending. generation: the newest, 0 for none. ended: why that is over, or "".
+    """ranks: ascending. generation: the newest, 0 for none. ended: the reason of its end, or "".
 
-    lease_s: a process that is silent for longer may lose its seat; 0 where the home does not say.
+    lease_s: a process silent for longer may lose its seat; 0 where the home does not say.
     """
 
     ranks: list[RankNews]
@@ -63,9 +63,9 @@ class RollCall:
 class Rendezvous:
     """The meetings of one epoch and generation: exchange() an id, make the communicator, ready().
 
-    Every call raises what a session raises, and BallastError with reason STALE_EPOCH (abort all
+    Every call raises a session's errors, and BallastError with reason STALE_EPOCH (abort all
     communicators of the epoch, begin again in the next), RendezvousEnded (abort them, begin with
-    the next generation), TrainerLost with the ranks that did not come and what they did last, and
+    the next generation), TrainerLost with the ranks that did not come and their last activity, and
     BadArgument, which changes nothing.
 
     session: attached. generation: from 1 in each epoch, and one more after each failure. timeout_s:
@@ -92,7 +92,7 @@ class Rendezvous:
     def give_up(self, tag: str, why: str) -> None:
         """Ends the generation for all ranks, which read `why` (256 bytes of it).
 
-        As roll_call(), it asks a home that is away for a second, then code is "UNAVAILABLE".
+        As roll_call(), it asks an absent home for one second, then code is "UNAVAILABLE".
         """
         self._act("give_up", tag, why=why)
 
@@ -103,7 +103,7 @@ class Rendezvous:
         return RollCall(ranks, found["generation"], found["ended"], found["lease_s"])
 
     def doing(self, phase: Phase, bucket: int = 0, round: int = 0) -> None:
-        """What this rank does from now on; the home hears it with the next call."""
+        """Sets this rank's activity; the home hears it with the next call."""
         self._session.set_doing(int(phase), bucket, round)
 
     def _act(self, act: str, tag: str, id: bytes = b"", why: str = "") -> Any:

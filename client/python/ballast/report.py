@@ -24,7 +24,8 @@ _OKAY, _NO = "[OKAY]", "[NO]"
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """ops: what scripts use. facts: (name, value) of the machine, in the order to print."""
+    """ops: the parts that scripts use. facts: (name, value) of the machine, in the order to
+    print."""
 
     ops: Sequence[machine.Op]
     facts: Sequence[tuple[str, str]]
@@ -64,7 +65,7 @@ def _dotted(text: str, columns: int) -> str:
 
 
 def collect() -> Report:
-    """Looks at this machine and this installation; never raises for what is missing."""
+    """Looks at this machine and this installation; never raises for missing parts."""
     return Report(machine.ops(), machine.facts())
 
 

@@ -1,4 +1,4 @@
-"""Which ranks of a job are lost, by what the job's home has heard of them, and how a text says so.
+"""Finds a job's lost ranks from the home's record of their calls, and words the message.
 
 Comes from: ballast.torch.collective, .nccl, when a call among the ranks has failed. Goes to:
 ballast.rendezvous. Needs no torch. Thread safety: as Session.
@@ -24,19 +24,19 @@ _WITH_BUCKETS = (Phase.REDUCE_SCATTER, Phase.ALL_GATHER)
 
 @dataclasses.dataclass(frozen=True)
 class Findings:
-    """ranks: lost, ascending. notes: what a text says of them, or why none is named."""
+    """ranks: lost, ascending. notes: the text about them, or why none is named."""
 
     ranks: list[int]
     notes: list[str]
 
 
 def look(session: Session, epoch: int, known: list[int] | None = None) -> Findings:
-    """The ranks other than this one that were lost in `epoch` of the session's job.
+    """The ranks other than this one lost in `epoch` of the session's job.
 
     A rank is lost when its seat has another process in a later epoch, when the home has not heard
     of it for SILENT_S, and when the home, since it began to listen, has not heard of it for a
-    lease. Asks until a rank is lost, for at most WAIT_S; a home that is away is asked once.
-    known: ranks that are known to be lost. Asks once, for the notes.
+    lease. Asks until a rank is lost, for at most WAIT_S; an absent home is asked once. known: ranks
+    already known to be lost. Asks once, for the notes.
     """
     deadline = time.monotonic() + WAIT_S * session.config.time_scale
     while True:

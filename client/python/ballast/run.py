@@ -4,7 +4,7 @@ Comes from: the shell. Goes to: launcher.servers, launcher.trainers, launcher.st
 Exit code: 0 when all trainers succeed; that of the first trainer that failed and was not started
 again (128 + signal when a signal ended it); 128 + signal when ballast-run itself was interrupted; 1
 when the servers did not start or ended and were not started again, or a round waits in vain for a
-trainer that has ended with 0; 2 for wrong usage.
+trainer that ended with 0; 2 for wrong usage.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class _Interrupts:
     """Counts SIGINT, SIGTERM and SIGHUP instead of dying of them, so that children are stopped.
 
-    A SIGHUP that is ignored (nohup) stays so.
+    An ignored SIGHUP (nohup) stays ignored.
     """
 
     def __init__(self) -> None:

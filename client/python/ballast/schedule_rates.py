@@ -19,7 +19,7 @@ def rates(s: schedules.Schedule, index: int, group: int, own: Rates, profile: st
     """The values with which a group steps.
 
     index: DeepSpeed's last_batch_iteration, -1 before the first applied round. group: its number,
-    for arguments that are lists. own: what the group was made with. profile: of the job; with
+    for arguments given as lists. own: the group's initial options. profile: of the job; with
     "deepspeed" OneCycle sets beta2 to 0.99. Source: deepspeed/runtime/lr_schedules.py of 0.19.8.
     """
     if isinstance(s, schedules.OneCycle):

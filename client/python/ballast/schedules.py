@@ -5,7 +5,7 @@ section of a ds_config. Goes to: ballast.config, ballast.session. docs/schedules
 formulas. Names and defaults are those of deepspeed/runtime/lr_schedules.py, version 0.19.8, without
 last_batch_iteration: the service knows the position. Immutable values; needs no torch.
 
-What names a number per group takes one number for all groups or a list with one per param group.
+An argument per group takes one number for all groups or a list with one per param group.
 Arguments are checked when the object is made, with BadHyperparam; the servers check once more.
 """
 
@@ -68,7 +68,7 @@ class Schedule:
         return {n: _sent(value) for n, value in given.items() if value is not None}
 
     def _check(self) -> None:
-        """What one schedule refuses in addition to ranges."""
+        """The checks of one schedule in addition to ranges."""
 
     def _read(self, name: str, value: Any) -> Any:
         if name == "warmup_type":

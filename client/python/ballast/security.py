@@ -1,4 +1,4 @@
-"""How a trainer proves to the servers what it is: files of TLS, or a bearer token.
+"""How a trainer proves its identity to the servers: TLS files, or a bearer token.
 
 Comes from: arguments, and BALLAST_TLS_CA, BALLAST_TLS_CERT, BALLAST_TLS_KEY, BALLAST_TOKEN_FILE.
 Goes to: the extension module, which reads the files (client/cpp/ballast/security.h). Pure
@@ -40,8 +40,8 @@ class Security:
 def of(given: Mapping[str, Any], env: Mapping[str, str]) -> Security:
     """The files of an option's argument, or else of its variable.
 
-    BadArgument names what is missing: half of a pair, or authorities next to anything else. Whether
-    the files are good is checked where they are read.
+    BadArgument names the missing part: half of a pair, or authorities next to anything else.
+    Whether the files are good is checked where they are read.
     """
     paths, sources = {}, {}
     for name, variable in VARIABLES.items():

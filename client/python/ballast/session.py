@@ -44,7 +44,7 @@ class Session(interrupts.Interruptible):
         self._pauses = pauses
         self._pid = os.getpid()
         self._end = ""  # why no further call is possible; empty: open
-        self._told = ""  # reason of the last error that was raised: not to be said again at the end
+        self._told = ""  # reason of the last raised error: not to be said again at the end
         self.config = config
 
     @classmethod
@@ -60,12 +60,12 @@ class Session(interrupts.Interruptible):
     ) -> Session:
         """Attaches, uploads or receives the initial weights, and waits for the other trainers.
 
-        optimizer: its name, and the options that are fixed for the job. weights: one address per
-        tensor, contiguous row-major memory of the tensor's dtype; read, and with init="broadcast"
-        written on every rank but 0. keep: owner of that memory; it is held while the client may
-        touch it, also when an interrupt ends the call early. In a job that was there (`resumed`)
-        that memory holds the servers' weights afterwards, on every rank. schedule_groups: per group
-        of the tensors, the group of the configuration's lr_schedule that it belongs to. gpu: a
+        optimizer: its name, and the job's fixed options. weights: one address per tensor,
+        contiguous row-major memory of the tensor's dtype; read, and with init="broadcast" written
+        on every rank but 0. keep: owner of that memory; it is held while the client may touch it,
+        also when an interrupt ends the call early. In an existing job (`resumed`) that memory holds
+        the servers' weights afterwards, on every rank. schedule_groups: per group of the
+        tensors, the group of the configuration's lr_schedule that it belongs to. gpu: a
         ballast.torch.gpu.Gpu when some of the memory is a GPU's; its stream is noted before each
         call that lends memory.
         Raises the errors of ballast::client::Client::Attach (client/cpp/ballast/client.h).
@@ -127,12 +127,12 @@ class Session(interrupts.Interruptible):
 
     @property
     def resumed(self) -> bool:
-        """Whether attach took a seat in a job that was there before."""
+        """Whether attach took a seat in an existing job."""
         return bool(self._client.resumed)
 
     @property
     def user_state(self) -> bytes:
-        """In a resumed job, what this seat gave with the newest finished round; b"" for nothing."""
+        """In a resumed job, this seat's user state of the newest finished round; b"" for none."""
         return bytes(self._client.user_state)
 
     @property
@@ -148,7 +148,7 @@ class Session(interrupts.Interruptible):
         return int(self._client.job_id)
 
     def set_doing(self, phase: int, bucket: int, round: int) -> None:
-        """What this rank does with its communicator, for the home; see ballast.rendezvous."""
+        """Sets this rank's activity with its communicator, for the home; see ballast.rendezvous."""
         self._client.set_doing(phase, bucket, round)
 
     def counters(self) -> dict[str, int]:
@@ -180,7 +180,7 @@ class Session(interrupts.Interruptible):
 
         grads: address per tensor of its gradient, 0 for none. weights: address per tensor that
         receives its stepped weight. user_state: committed with the round (ballast.user_state).
-        loss_scale: by what the gradients are multiplied; 0: by the job's static loss scale.
+        loss_scale: the factor on the gradients; 0: the job's static loss scale.
         sums_of: the epoch over whose members `grads` are sums; 0: none (Client::SetSumsOf). keep:
         owner of all that memory. Returns the RoundReport's fields. Raises as Client::Step of
         ballast::client; after an error in the round the weights may hold a mix of both versions.

@@ -11,7 +11,7 @@ import sys
 
 
 def hold() -> None:
-    """Opens /dev/null in place of each of the descriptors 0 to 2 that is closed.
+    """Opens /dev/null in place of each closed descriptor of 0 to 2.
 
     Otherwise the next file or socket would get its number, and print() would write into that. Child
     processes inherit them. OSError where /dev/null cannot be opened.
@@ -25,7 +25,7 @@ def hold() -> None:
 
 
 def hold_streams() -> None:
-    """As hold(); and sys.stdout and sys.stderr, which Python lacks then, are there.
+    """As hold(); it also sets sys.stdout and sys.stderr, which Python then lacks.
 
     For a program of ours: without sys.stderr, print() to it writes to standard output.
     """

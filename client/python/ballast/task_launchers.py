@@ -12,13 +12,13 @@ from collections.abc import Mapping
 
 from ballast.errors import BadArgument
 
-# Slurm's numbers of steps that are no srun of the user: extern, batch, interactive.
+# Slurm's numbers of steps not started by the user's srun: extern, batch, interactive.
 _SLURM_OWN_STEPS_MIN = 0xFFFFFFF0
 
 
 @dataclasses.dataclass(frozen=True)
 class _Launcher:
-    """program: for texts. rank, local_rank: its variables. sizes: the first that is set counts."""
+    """program: for texts. rank, local_rank: its variables. sizes: the first set one counts."""
 
     program: str
     rank: str

@@ -1,10 +1,10 @@
-"""What a script leaves with each round so that it can continue from there, as bytes and back.
+"""A script's state saved with each round for continuing from there, to bytes and back.
 
 Comes from: ballast.torch.rounds (opt.user_state). Goes to: the servers, which keep it with the
 round and do not look into it. The first byte says what follows: 0, bytes as they are; 1, JSON in
 UTF-8; 2, how far load_export() has come (Loading, 16 bytes and one), and then one of the others or
 nothing; 3, where training_data stands (Place, three integers of 8 bytes, little-endian), and then
-0, 1 or nothing. No pickle: what comes back from a server is data, never code. JSON has text keys
+0, 1 or nothing. No pickle: a server's answer is data, never code. JSON has text keys
 only; a dict with others, as some schedulers have in their state, becomes {"__pairs__":
 [[key, value], ...]}, and a Counter, which they have too, {"__counter__": [[key, count], ...]}.
 """
@@ -28,7 +28,8 @@ _PAIRS, _COUNTER = "__pairs__", "__counter__"
 
 
 class Loading(NamedTuple):
-    """Of a round of load_export(), but for its last: of which source, and planes that are in."""
+    """Progress of load_export() in all its rounds but the last: its source, and the planes
+    loaded."""
 
     fingerprint: bytes
     planes: int
@@ -47,7 +48,8 @@ class Place(NamedTuple):
 
 
 def encode_place(encoded: bytes, place: Place) -> bytes:
-    """What encode() gave, with `place`. Raises BadArgument when that is too large together."""
+    """The result of encode() with `place` added. Raises BadArgument when the two are too large
+    together."""
     if _PLACE_BYTES + len(encoded) > BYTES_MAX:
         raise BadArgument(
             f"opt.user_state takes {len(encoded)} bytes, the limit next to the position of "
@@ -69,7 +71,8 @@ def _behind_loading(encoded: bytes) -> bytes:
 
 
 def encode_loading(encoded: bytes, loading: Loading) -> bytes:
-    """What encode() gave, with `loading`. Raises BadArgument when that is too large together."""
+    """The result of encode() with `loading` added. Raises BadArgument when the two are too large
+    together."""
     head = _LOADING + loading.fingerprint + bytes([loading.planes])
     if len(head) + len(encoded) > BYTES_MAX:
         raise BadArgument(
@@ -80,7 +83,7 @@ def encode_loading(encoded: bytes, loading: Loading) -> bytes:
 
 
 def loading_of(encoded: bytes) -> Loading | None:
-    """What encode_loading() was given; None for what comes from encode()."""
+    """The `loading` given to encode_loading(); None for bytes of encode()."""
     if encoded[:1] != _LOADING or len(encoded) < 2 + _FINGERPRINT_BYTES:
         return None
     return Loading(encoded[1 : 1 + _FINGERPRINT_BYTES], encoded[1 + _FINGERPRINT_BYTES])
@@ -89,7 +92,7 @@ def loading_of(encoded: bytes) -> Loading | None:
 def encode(value: Any) -> bytes:
     """`value` for the wire; b"" for None.
 
-    Raises BadArgument for what is neither bytes-like nor JSON, and beyond BYTES_MAX bytes.
+    Raises BadArgument for a value neither bytes-like nor JSON, and beyond BYTES_MAX bytes.
     """
     if value is None:
         return b""

@@ -21,7 +21,7 @@ namespace ballast::python {
 namespace nb = nanobind;
 namespace {
 
-// Raises the exception of ballast.ops.aio.errors for a status that is not OK.
+// Raises the exception of ballast.ops.aio.errors for a status other than OK.
 [[noreturn]] void Raise(const absl::Status& status) {
   const nb::object error = nb::module_::import_("ballast.ops.aio.errors")
                                .attr("from_status")(absl::StatusCodeToString(status.code()),

@@ -13,7 +13,7 @@ namespace ballast::python {
 
 // When the process ends with exit code 0: leaves the job, waits at most `timeout`, and reports on
 // stderr why it could not leave. With another exit code, or after a signal, the servers hear
-// nothing, so that the other trainers see this one as lost. A process that is forked meanwhile does
+// nothing, so that the other trainers see this one as lost. A process forked meanwhile does
 // neither. `told`: name of the reason of an error that the user knows; no report repeats it. Keeps
 // `client` until the process is gone.
 void LeaveAtExit(std::shared_ptr<client::Client> client, const std::string& job,

@@ -68,7 +68,7 @@ Operation* Attach(client::JobOptions options, std::vector<client::Tensor> tensor
     auto attached = client::Client::Attach(options, tensors, weights, gpu);
     if (!attached.ok()) return attached.status();
     result->client = *std::move(attached);
-    // The caller has given up: the others must not take this trainer for one that is there.
+    // The caller has given up: the others must not take this trainer for a present one.
     if (options.should_stop()) result->client->Abort();
     return absl::OkStatus();
   };
@@ -247,7 +247,7 @@ nb::object WaitStep(const Connection& self, double timeout_s) {
   return ToDict(report);
 }
 
-// What does not change the client.
+// Properties, which do not change the client.
 void DefineProperties(nb::class_<Connection>* connection) {
   (*connection)
       .def_prop_ro("state_arrays",

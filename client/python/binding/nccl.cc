@@ -66,7 +66,8 @@ std::shared_ptr<Memory> OnGpu(const std::string& library, int ordinal, uintptr_t
   return memory;
 }
 
-// A communicator of one epoch. `look` is called while a call waits; what it raises ends the call.
+// A communicator of one epoch. `look` is called while a call waits; an exception from it ends the
+// call.
 class Communicator {
  public:
   Communicator(std::shared_ptr<collective::NcclComms> comms, std::shared_ptr<Memory> memory,

@@ -11,7 +11,7 @@ Operation::Operation(Body body, std::shared_ptr<std::atomic<bool>> stop)
   std::thread([state = state_, body = std::move(body)]() mutable {
     OperationResult result;
     absl::Status status = body(&result);
-    body = nullptr;  // what it captured goes before the caller may free it
+    body = nullptr;  // drops its captures before the caller may free them
     MutexLock lock(&state->mutex);
     state->status = std::move(status);
     state->result = std::move(result);

@@ -21,7 +21,7 @@
 
 namespace ballast::python {
 
-// What a body leaves behind; each kind of call fills its own field or none.
+// The result of a body; each kind of call fills its own field or none.
 struct OperationResult {
   std::shared_ptr<client::Client> client;                  // attach
   std::vector<uint64_t> tensor_step;                       // fetch_state
@@ -37,8 +37,8 @@ class Operation {
   using Body = std::function<absl::Status(OperationResult*)>;
 
   // Starts `body` on a new thread. Memory that it uses must live until Wait returned true. The body
-  // of an Operation that is dropped earlier runs to its end.
-  // `stop` is what Stop sets, for a body that looks at it; null for one that does not.
+  // of an Operation dropped earlier runs to its end.
+  // Stop sets `stop`, for a body that looks at it; null for one that does not.
   explicit Operation(Body body, std::shared_ptr<std::atomic<bool>> stop = nullptr);
 
   // True when the body has ended, false when `timeout` passed first. Call without the GIL.

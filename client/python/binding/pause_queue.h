@@ -1,4 +1,4 @@
-// News of servers that are away. The thread inside a client call adds them, and Python takes them
+// News of absent servers. The thread inside a client call adds them, and Python takes them
 // between two slices of its wait, so that the client never waits for the GIL.
 // Comes from: JobOptions::on_pause. Goes to: ballast/pauses.py. Thread safety: thread-safe.
 #pragma once
@@ -22,7 +22,7 @@ class PauseQueue {
   // the newest 64.
   std::function<void(const client::Pause&)> Listener() const;
 
-  // What has been added since the last call, in order.
+  // The news added since the last call, in order.
   std::vector<client::Pause> Take();
 
  private:

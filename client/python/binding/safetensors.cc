@@ -20,7 +20,7 @@ namespace {
 
 constexpr size_t kIndexBytesMax = 100'000'000;
 
-// What a script's author has to do with it, whatever went wrong.
+// The next step for a script's author, whatever went wrong.
 [[noreturn]] void RaiseBadFile(const absl::Status& status) {
   Raise(ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadArgument,
                       std::string(status.message())));

@@ -9,7 +9,7 @@
 namespace ballast::python {
 
 // Adds SafetensorsFile and read_safetensors_index to the module. Both raise BadArgument, naming the
-// file and the rule, for a file that is not as it should be.
+// file and the rule, for a malformed file.
 void DefineSafetensors(nanobind::module_& module);
 
 }  // namespace ballast::python

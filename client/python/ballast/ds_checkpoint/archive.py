@@ -1,4 +1,4 @@
-"""The zip file that torch.save writes, as members that are read where they lie.
+"""The zip file that torch.save writes, as members read in place.
 
 Comes from: ballast.ds_checkpoint.torch_file. Goes to: the file. Thread safety: thread-compatible.
 
@@ -29,7 +29,7 @@ _DAMAGE = (zipfile.BadZipFile, struct.error, ValueError, NotImplementedError, OS
 class Archive:
     """A file's list of members. The file is opened for each reading, so many may be in use.
 
-    Raises CheckpointError for a file that is not there or that torch.save did not write.
+    Raises CheckpointError for an absent file or one that torch.save did not write.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -49,7 +49,7 @@ class Archive:
             raise CheckpointError(self.path, f"cannot be opened: {error.strerror}") from None
 
     def read(self, at: int, count: int) -> bytearray:
-        """Bytes [at, at + count) of the file that was listed."""
+        """Bytes [at, at + count) of the listed file."""
         data = bytearray(count)
         view = memoryview(data)
         with self.open() as file:
@@ -118,7 +118,7 @@ class Member:
     def read(self, offset: int, count: int) -> bytearray:
         """Bytes [offset, offset + count). The first call compares the CRC-32 of the whole member.
 
-        CheckpointError where the bytes are not what the writer wrote.
+        CheckpointError where the bytes differ from those written.
         """
         if self._start < 0:
             self._start = self._checked_start()
@@ -145,7 +145,7 @@ class Member:
 
 
 def _identity(file: BinaryIO) -> tuple[int, ...]:
-    """What tells that a path is still the same file with the same bytes."""
+    """Values by which a path is recognized as the same file with the same bytes."""
     found = os.fstat(file.fileno())
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 

@@ -16,7 +16,7 @@ _SHOWN_MAX = 200
 class CheckpointError(BadArgument):
     """A checkpoint that cannot be read or written. The message begins with `path: `.
 
-    path: the file or directory. text: what is wrong with it, and what to do.
+    path: the file or directory. text: the fault and the next step.
     """
 
     def __init__(self, path: str | os.PathLike[str], text: str) -> None:

@@ -1,4 +1,4 @@
-"""Between DeepSpeed's checkpoints and what an optimizer of ballast.torch exports and loads.
+"""Between DeepSpeed's checkpoints and the exports of ballast.torch's optimizers.
 
 Comes from: scripts. Goes to: opt.load_export(), to_universal(). Thread safety: pure functions.
 """
@@ -23,8 +23,8 @@ _STEP = "step"
 def export_of(states: Mapping[str, NamedState]) -> dict[str, Any]:
     """What opt.load_export() takes: masters, moments and steps, found by the parameters' names.
 
-    The hyper-parameters stay the optimizer's. A parameter that has a master only begins with
-    moments of 0. All of it is in memory: 12 bytes per parameter.
+    The optimizer keeps its own hyper-parameters. A parameter with only a master begins with moments
+    of 0. The whole export is in memory: 12 bytes per parameter.
     """
     state = {}
     for index, named in enumerate(states.values()):

@@ -1,4 +1,4 @@
-"""Fields of what a checkpoint file holds, compared with the kind they must have.
+"""Fields of a checkpoint file's contents, compared with their required kind.
 
 Comes from: ballast.ds_checkpoint.zero and universal. Thread safety: pure functions.
 """

@@ -46,9 +46,9 @@ def write_safetensors(
 ) -> None:
     """Writes `path`, which appears when all of it is on the disk, or not at all.
 
-    plan: what is written, in this order. tensors: the same names in the same order, each with a CPU
-    tensor of the planned dtype and shape; they are taken one at a time. Raises CheckpointError when
-    the disk refuses; what `tensors` raises goes through.
+    plan: the tensors to write, in this order. tensors: the same names in the same order, each with
+    a CPU tensor of the planned dtype and shape; they are taken one at a time. Raises
+    CheckpointError when the disk refuses; errors of `tensors` go through.
     """
     header = _header(path, plan, metadata)
     with _appearing(path) as file:

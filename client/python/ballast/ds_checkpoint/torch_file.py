@@ -1,4 +1,4 @@
-"""Files that torch.save wrote: their values, with tensors that are read when they are wanted.
+"""Files that torch.save wrote: their values, with tensors read on demand.
 
 Comes from: ballast.ds_checkpoint.zero and universal. Goes to: ballast.ds_checkpoint.archive (bytes)
 and unpickle (values). Thread safety: thread-compatible.
@@ -50,7 +50,7 @@ class _Storage:
 
 @dataclasses.dataclass(frozen=True)
 class FileTensor:
-    """A tensor that is still in its file. Its elements lie inside its storage."""
+    """A tensor still in its file. Its elements lie inside its storage."""
 
     storage: _Storage
     offset: int
@@ -101,9 +101,9 @@ def _span(shape: tuple[int, ...], stride: tuple[int, ...]) -> int:
 
 
 def load(path: str | os.PathLike[str], names: Names | None = None) -> Any:
-    """What was saved into a file of torch.save, with FileTensors in place of tensors.
+    """The value saved in a file of torch.save, with FileTensors in place of tensors.
 
-    names: what the pickle may name besides torch's own. Raises CheckpointError.
+    names: names allowed in the pickle in addition to torch's own. Raises CheckpointError.
     """
     archive = Archive(path)
     if archive.has("byteorder"):

@@ -7,7 +7,7 @@ DIR/latest_universal                              text: TAG
 DIR/TAG/zero/<name>/{fp32,exp_avg,exp_avg_sq}.pt  {"param": tensor}, or the tensor flat
 DIR/TAG/zero/<name>/step.pt                       stages 1 and 2
 DIR/TAG/zero/optimizer_state.pt                   hyper-parameters; stage 3: the step
-DIR/TAG/*_model_states.pt                         shapes, counters, what is not trained
+DIR/TAG/*_model_states.pt                         shapes, counters, untrained tensors
 ```
 Source: deepspeed/checkpoint/ds_to_universal.py and universal_checkpoint.py of 0.19.8.
 """
@@ -41,7 +41,7 @@ _SUFFIX = ".pt"
 
 @dataclasses.dataclass(frozen=True)
 class NamedState:
-    """What an optimizer keeps of one parameter.
+    """An optimizer's state of one parameter.
 
     arrays: fp32 CPU tensors of the parameter's shape by name; "fp32" is the master. step: how many
     steps the parameter has taken; None where the checkpoint does not say.
@@ -56,9 +56,9 @@ def load_universal(
 ) -> Mapping[str, NamedState]:
     """A universal checkpoint's parameters by name. Tensors are read when one is looked up.
 
-    directory: holds `latest_universal` and the tags' folders. tag: the latest by default. What is
-    not trained is left out where the checkpoint says what is. Raises CheckpointError naming the
-    file, here for files that are missing and at a look-up for those that are damaged.
+    directory: holds `latest_universal` and the tags' folders. tag: the latest by default. Untrained
+    tensors are left out where the checkpoint names the trained ones. Raises CheckpointError naming
+    the file: here for a missing file, at a look-up for a damaged one.
     """
     folder = folder_of(os.fspath(directory), tag, LATEST)
     states = os.path.join(folder, FOLDER)
@@ -134,7 +134,7 @@ def _component(path: str, name: Any) -> str:
 
 
 def _shapes(folder: str) -> dict[str, tuple[int, ...] | None] | None:
-    """Shapes of what is trained, from the model states; None without such a file."""
+    """Shapes of trained parameters, from the model states; None without such a file."""
     for file in MODELS:
         path = os.path.join(folder, file)
         if not os.path.isfile(path):

@@ -1,4 +1,4 @@
-"""What a universal checkpoint has but masters and state: counters, schedule, untrained tensors.
+"""A universal checkpoint without masters and state: counters, schedule, untrained tensors.
 
 Comes from: ballast.deepspeed. Goes to: ballast.ds_checkpoint.torch_file. Source: save_checkpoint()
 and _load_checkpoint() of deepspeed/runtime/engine.py, 0.19.8. Thread safety: pure functions.
@@ -33,7 +33,7 @@ _THEIRS = {
 class UniversalModel:
     """folder: DIR/TAG. counters: global_steps, skipped_steps and, where the file says it,
     global_samples. lr_scheduler: the schedule's state_dict(), or None. module: tensors of the
-    module's state dict that are in the file, read at each look-up. client_state: the script's
+    module's state dict in the file, read at each look-up. client_state: the script's
     values, and tensors."""
 
     folder: str
@@ -46,7 +46,7 @@ class UniversalModel:
 def universal_model(directory: str | os.PathLike[str], tag: str | None = None) -> UniversalModel:
     """Reads DIR/TAG/*_model_states.pt. tag: that of DIR/latest_universal by default.
 
-    Raises CheckpointError naming the file that is missing or damaged, or holds what is no counter.
+    Raises CheckpointError naming the file, if it is missing, damaged or holds an invalid counter.
     """
     folder = folder_of(os.fspath(directory), tag, LATEST)
     paths = [os.path.join(folder, file) for file in MODELS]

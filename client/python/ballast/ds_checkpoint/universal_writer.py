@@ -65,13 +65,13 @@ def to_universal(
 ) -> None:
     """Writes DIR/TAG and then DIR/latest_universal.
 
-    states: what is trained, by name; each is looked up once, so a mapping may read it then. groups:
-    those of the optimizer that will load it, in its order; together they name every state. module:
-    buffers and frozen weights. torch_optimizer: whether that optimizer is torch's, which wants the
-    step as a tensor; DeepSpeed's want a number. client_state: plain values that load_checkpoint
-    returns. DeepSpeed needs equal steps within a group.
-    Raises CheckpointError when TAG exists or is no name of a folder, names do not fit together, a
-    value is not plain, or the disk refuses; then nothing of TAG is there.
+    states: the trained parameters' states, by name; each is looked up once, so a mapping may read
+    it then. groups: those of the optimizer that will load it, in its order; together they name
+    every state. module: buffers and frozen weights. torch_optimizer: whether that optimizer is
+    torch's, which wants the step as a tensor; DeepSpeed's want a number. client_state: plain values
+    that load_checkpoint returns. DeepSpeed needs equal steps within a group. Raises CheckpointError
+    when TAG exists or is no name of a folder, names do not fit together, a value is not plain, or
+    the disk refuses; then nothing of TAG exists.
     """
     root = os.fspath(directory)
     _check_component(root, tag, "tag")

@@ -5,9 +5,9 @@ the same. Thread safety: pure functions.
 
 Input is hostile. The opcodes are those that Python writes in protocol 2, parsed by the standard
 library's pickletools, which only parses. A name (an opcode GLOBAL) is compared with a table and
-never imported. What the pickle calls is a function of that table, of ours; an object of a listed
-class becomes a Record, which has no behaviour. Memory is at most some 70 bytes per byte of the
-pickle. Values that contain themselves are refused, so readers may walk what they get.
+never imported. The pickle can call only our functions in that table; an object of a listed class
+becomes a Record, which has no behaviour. Memory is at most some 70 bytes per byte of the
+pickle. Values that contain themselves are refused, so readers may walk the result.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _READ = "tensors, numbers, strings, lists, tuples and dicts are read, and no cod
 
 
 class Refused(ValueError):
-    """The pickle is damaged or holds what is not read. The text says what."""
+    """The pickle is damaged or holds a refused value. The text says what."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Name:
 
 @dataclasses.dataclass
 class Record:
-    """An object of a class of the table: what it was made from. It has no behaviour.
+    """The constructor arguments of an object of a listed class. It has no behaviour.
 
     arguments: those of its construction. state: the fields set afterwards, None without any.
     """
@@ -45,7 +45,7 @@ class Record:
     state: Any = None
 
 
-# What a name stands for when it is called with arguments; None: it is a value only.
+# The function for a name called with arguments; None: the name is only a value.
 Build = Callable[[tuple[Any, ...]], Any]
 Names = Mapping[str, Build | None]
 

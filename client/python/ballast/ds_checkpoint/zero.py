@@ -1,7 +1,7 @@
 """DeepSpeed ZeRO checkpoints of stages 1, 2 and 3, as named tensors.
 
 Comes from: ballast.ds_checkpoint.zero_to_fp32 and scripts. Goes to: zero_files (values),
-zero_states (what they mean) and zero_layout (where tensors lie). Thread safety:
+zero_states (their meaning) and zero_layout (where tensors lie). Thread safety:
 thread-compatible.
 """
 
@@ -37,11 +37,11 @@ Frozen = dict[str, tuple[tuple[int, ...], tuple[FileTensor, ...]]]
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """What the files of model states say.
+    """The contents of the model-state files.
 
-    groups: shapes of trained parameters, in the order of the optimizer's vectors. frozen: what is
-    not trained: shape, and the tensors that make it up. buffers: by name. aliases: other names of
-    tied parameters, each with the name that has the tensor.
+    groups: shapes of trained parameters, in the order of the optimizer's vectors. frozen: for each
+    untrained parameter its shape, and the tensors that make it up. buffers: by name. aliases: other
+    names of tied parameters, each with the name that holds the tensor.
     """
 
     groups: list[Shapes]
@@ -189,14 +189,14 @@ def _rest(path: str, model: dict[Any, Any], known: set[str]) -> Frozen:
 
 
 def _buffers(path: str, model: dict[Any, Any]) -> dict[str, FileTensor]:
-    """Buffers that were saved; those that are not persistent are none of the module's values."""
+    """Saved buffers; non-persistent buffers are not part of the module's values."""
     module = field(path, model, "module", dict)
     names = [parameter_name(path, name) for name in field(path, model, "buffer_names", list)]
     return {name: field(path, module, name, FileTensor) for name in names if name in module}
 
 
 def _aliases(path: str, model: dict[Any, Any], known: set[str]) -> dict[str, str]:
-    """Names that have no tensor of their own; a parameter without elements looks shared."""
+    """Names without a tensor of their own; a parameter without elements looks shared."""
     shared = model.get("shared_params")
     if not shared:
         return {}

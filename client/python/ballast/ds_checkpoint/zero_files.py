@@ -1,4 +1,4 @@
-"""The files of a DeepSpeed ZeRO checkpoint: which there are, and what they hold.
+"""The files of a DeepSpeed ZeRO checkpoint and their contents.
 
 Comes from: ballast.ds_checkpoint.zero. Goes to: ballast.ds_checkpoint.torch_file. Thread safety:
 reads files.
@@ -65,7 +65,7 @@ NAMES: Names = {**{name: record(name) for name in _RECORDS}, **_BUILTINS}
 
 @dataclasses.dataclass(frozen=True)
 class ZeroFiles:
-    """What the files hold. Paths and values stand in the order of ranks.
+    """The files' contents. Paths and values are in rank order.
 
     optimizers: of each rank, with "optimizer_state_dict". models: with "module" and the shapes; of
     each rank in stage 3 (model_per_rank), of rank 0 alone before.

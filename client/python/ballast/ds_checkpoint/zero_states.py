@@ -1,7 +1,7 @@
-"""What a rank's file of optimizer states holds, checked: masters, moments, steps, paddings.
+"""A rank's optimizer-state file, checked: masters, moments, steps, paddings.
 
 Comes from: ballast.ds_checkpoint.zero. Goes to: ballast.ds_checkpoint.fields. Thread safety: pure
-functions, but for reading steps that are tensors.
+functions, except for reading steps stored as tensors.
 """
 
 from __future__ import annotations

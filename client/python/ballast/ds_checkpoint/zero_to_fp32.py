@@ -58,8 +58,8 @@ def convert(zero: Zero, out: str | os.PathLike[str], *, frozen: bool = True) -> 
     """Writes weights and buffers of a checkpoint; returns the number of tensors.
 
     Floats become fp32; integers and bools stay as they are. Other names of tied weights stand in
-    the metadata, each with the name of its tensor. frozen: with parameters that are not trained.
-    Raises CheckpointError; the file is whole or not there.
+    the metadata, each with the name of its tensor. frozen: whether to include untrained parameters.
+    Raises CheckpointError; the file is whole or absent.
     """
     path = os.fspath(out)
     plan = _plan(zero, frozen)

@@ -50,7 +50,7 @@ class Arguments:
 
         model: has a `config` with hidden_size, hidden_sizes or text_config, or none of them.
         num_steps: num_training_steps; without it, max_steps of `given` counts if it is above 0.
-        A name that is absent or None is not known. Raises BadArgument for a value of a wrong type.
+        Absent names and None count as unknown. Raises BadArgument for a value of a wrong type.
         """
         read = _Source(given)
         values = {name: read(name, kind) for name, kind in _KINDS.items()}
@@ -107,7 +107,7 @@ class _Source:
 
     @property
     def precision(self) -> Any:
-        """mixed_precision of a TrainingArguments: what a launcher says, where no field does."""
+        """mixed_precision of a TrainingArguments: the launcher's, where no field gives one."""
         return self._raw("mixed_precision")
 
     def _raw(self, name: str) -> Any:

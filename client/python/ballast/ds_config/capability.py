@@ -1,7 +1,7 @@
 """What Ballast can do today, as far as keys of a ds_config depend on it.
 
-Comes from: the state of this repository. Goes to: ballast.ds_config.row. A row of the table that
-needs a capability that is not ready is refused with `instead`. When a feature lands, set its
+Comes from: the state of this repository. Goes to: ballast.ds_config.row. A table row is refused
+with `instead` while a capability it needs is not ready. When a feature lands, set its
 `ready` to True here, which turns all rows that need it, and generate docs/reference/ds-config.md.
 """
 
@@ -33,7 +33,7 @@ CAPABILITIES = {
     "lamb": Capability(True, "LAMB", _OPTIMIZER),
     "sgd": Capability(True, "SGD", _OPTIMIZER),
     "amsgrad": Capability(True, "amsgrad", "leave amsgrad false"),
-    # What is decided round by round.
+    # Decisions made in each round.
     "schedules": Capability(True, "a schedule in the service", _LATER_SCHEDULE),
     "dynamic_loss_scale": Capability(
         True,
@@ -63,7 +63,7 @@ CAPABILITIES = {
     "quantized_transfer": Capability(
         False, "quantized weights or gradients on the wire", "leave the key false"
     ),
-    # What the SDK does around the loop.
+    # The SDK's work around the training loop.
     "autocast_inputs": Capability(
         False, "casting of a module's inputs", "cast the inputs in the script: x.half()"
     ),

@@ -39,11 +39,11 @@ def check(config: Config, world: int | None = None, arguments: Any = None) -> Re
     """The verdict on every key of a configuration, and on defaults that matter.
 
     config: a path, a dict, or urlsafe base64 of the text. It is not changed. world: the number of
-    trainers; without it, batch sizes that depend on it stay open. arguments: Arguments, or what
-    Arguments.of() takes. They fill "auto", and a value that differs from theirs is refused.
+    trainers; without it, batch sizes that depend on it stay open. arguments: Arguments, or any
+    input of Arguments.of(). They fill "auto", and a value that differs from theirs is refused.
     Raises DsConfigError for a configuration that cannot be read, and BadArgument for an argument of
-    a wrong type, a world below 1, or another world than the arguments have. The report has
-    everything else that is wrong.
+    a wrong type, a world below 1, or another world than the arguments have. The report lists all
+    other faults.
     """
     return effective(config, world, arguments)[0]
 
@@ -53,7 +53,7 @@ def effective(
 ) -> tuple[Report, Mapping[str, Any]]:
     """The report of check(), and the value that counts of each key, by dotted path.
 
-    Keys that are refused for their value have none. Arguments and errors are those of check().
+    Keys refused for their value are left out. Arguments and errors are those of check().
     """
     if world is not None and (not isinstance(world, int) or isinstance(world, bool) or world < 1):
         raise BadArgument(f"world={world!r}: must be a whole number, 1 or more")
@@ -168,7 +168,7 @@ class _Check:
             self.values[row.path] = default
             self._origins[row.path] = f'"auto": {_default_origin(row, self._compat)}'
         elif self._filled and row.path == batch.TRAIN:
-            self.values[row.path] = None  # follows from the world, once that is known
+            self.values[row.path] = None  # follows from the world size, once known
         elif row.filling is None:
             text = '"auto" is filled by no framework'
             self._refuse(row.path, "auto", text, _example(row, default))
@@ -253,7 +253,7 @@ class _Check:
 
 
 def _default_origin(row: Row, compat: str) -> str:
-    """How a report calls a default, and since when it is what it is."""
+    """A report's name for a default, and the version that introduced it."""
     if not isinstance(row.default, Moved):
         return "default of DeepSpeed"
     steps = row.default.values

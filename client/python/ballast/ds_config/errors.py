@@ -1,7 +1,7 @@
-"""The error of the ds_config reader: what makes a configuration unreadable, with its place.
+"""The error of the ds_config reader: an unreadable configuration, with the place and the cause.
 
 Comes from: ballast.ds_config.syntax and source. Goes to: callers of `check` and `load`. A readable
-configuration never raises: what is wrong with its keys stands in the Report.
+configuration never raises: the Report lists the faults of its keys.
 """
 
 from __future__ import annotations

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Filling:
-    """What fills "auto" of one key.
+    """How one key's "auto" is filled.
 
-    source: the names of the arguments, for texts. value: what they say, or None. matched: whether
+    source: the names of the arguments, for texts. value: their value, or None. matched: whether
     a value that the file has must be the same; `loosely`: unless auto_find_batch_size is set.
     stage3: fills only where the file has stage 3.
     """
@@ -85,7 +85,7 @@ class Mismatch:
 
 @dataclasses.dataclass(frozen=True)
 class Filled:
-    """values: a configuration. sources: of each path that was filled, its Filling.source."""
+    """values: a configuration. sources: the Filling.source of each filled path."""
 
     values: dict[str, Any]
     sources: Mapping[str, str]

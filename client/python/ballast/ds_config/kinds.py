@@ -1,4 +1,4 @@
-"""What values a key takes. Each kind reads one JSON value, or says what is wrong with it.
+"""The values that a key takes. Each kind reads one JSON value, or says what is wrong with it.
 
 Comes from: the rows of ballast.ds_config.table. Goes to: ballast.ds_config.check.
 Thread safety: immutable values, pure functions.
@@ -169,7 +169,7 @@ class Choice:
 
 @dataclasses.dataclass(frozen=True)
 class Listing:
-    """A list of `element`, of exactly `count` where that is not 0."""
+    """A list of `element`, of exactly `count` unless `count` is 0."""
 
     element: Kind
     count: int = 0

@@ -23,7 +23,7 @@ _SECTIONS = {"fp16": ("fp16",), "bf16": ("bf16", "bfloat16")}
 
 
 def environment(config: str | None, precision: str | None) -> dict[str, str]:
-    """What trainers find: the path of the ds_config and the precision, as far as they are given.
+    """Environment variables for trainers: the path of the ds_config and the precision, where given.
 
     Accelerate never gets fp16: its GradScaler would skip steps on each trainer by itself.
     """
@@ -37,7 +37,7 @@ def environment(config: str | None, precision: str | None) -> dict[str, str]:
 def chosen(given: Config | None, called: str) -> Config | None:
     """The script's configuration, or that of BALLAST_DS_CONFIG where the script gives none.
 
-    called: the function that was called, for texts. Raises BadArgument where both are there and
+    called: the name of the called function, for texts. Raises BadArgument where both are there and
     hold different values, DsConfigError where one of two cannot be read.
     """
     launched = os.environ.get(CONFIG_VARIABLE) or None
@@ -60,9 +60,9 @@ def precision() -> str | None:
 def precise(values: Mapping[str, Any], given: str | None = None) -> dict[str, Any]:
     """A copy of a configuration with the precision of ballast-run in it.
 
-    given: "no", "fp16" or "bf16"; None: that of BALLAST_MIXED_PRECISION, if any. It fills
-    `enabled` of the sections fp16 and bf16 where that is "auto" or absent. Raises BadArgument where
-    the configuration says something else, or the variable is none of the three.
+    given: "no", "fp16" or "bf16"; None: that of BALLAST_MIXED_PRECISION, if any. It fills `enabled`
+    of the sections fp16 and bf16 where "auto" or absent. Raises BadArgument where the configuration
+    says something else, or the variable is none of the three.
     """
     wanted = given or precision()
     result = dict(values)

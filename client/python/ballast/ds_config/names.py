@@ -1,4 +1,4 @@
-"""Names that are no keys: which known key is meant.
+"""Unknown names: the known key probably meant.
 
 Comes from: ballast.ds_config.resolve. Goes to: the refusals of a report. Thread safety: pure
 functions.
@@ -43,7 +43,7 @@ def advice(path: tuple[str, ...], known: Iterable[str]) -> str:
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str:
-    """` did you mean X?` for a value that is nearly one of `allowed`; "" where none is near."""
+    """` did you mean X?` for a value close to one of `allowed`; "" where none is near."""
     folded = {name.lower(): name for name in allowed}
     near = difflib.get_close_matches(word.lower()[:100], folded, n=1, cutoff=_NEAR)
     return f"did you mean {folded[near[0]]}? " if near else ""

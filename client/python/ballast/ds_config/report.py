@@ -19,7 +19,7 @@ JSON_VERSION = 1
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One key, or one name that is no key.
+    """One key, or one unknown name.
 
     path: dotted. code: what kind of finding, for programs: "key" (a key of the table), "unknown",
     "wrong_value", "missing", "auto", "mismatch", "batch", "conflict", "deprecated" or "note".
@@ -81,7 +81,7 @@ class Report:
 
     @property
     def refused(self) -> tuple[Finding, ...]:
-        """What must change before Ballast can do what the configuration says."""
+        """The changes needed before Ballast can follow the configuration."""
         return tuple(f for f in self.findings if f.verdict is Verdict.REFUSED)
 
     @property

@@ -28,7 +28,7 @@ NULL_SECTIONS = (
     "optimizer.params",
     "scheduler.params",
 )
-# Besides names that begin with "_". JSON has no comments, so that files write them as keys.
+# In addition to names that begin with "_". JSON has no comments, so that files write them as keys.
 NOTES = ("comment", "comments", "description")
 ADVICE_MAX = 50  # unknown names that get advice; finding it takes a millisecond each
 
@@ -72,7 +72,8 @@ class Resolver:
         )
 
     def _walk(self, path: Path, values: Mapping[str, Any], shift: Path | None = None) -> None:
-        """shift: the names of the section under which the values count, if that is another one."""
+        """shift: the names of the section under which the values count, if it is a different
+        one."""
         target = path if shift is None else shift
         for name, value in values.items():
             self._visit((*path, name), (*target, name), value)

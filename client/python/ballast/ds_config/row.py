@@ -21,7 +21,7 @@ COMPAT_DEFAULT = "0.19.8"  # the DeepSpeed whose defaults count when the file na
 
 
 class Verdict(enum.Enum):
-    """What becomes of a key."""
+    """The treatment of a key."""
 
     SERVICE = "honoured by service"
     SDK = "honoured by SDK"
@@ -44,7 +44,7 @@ Look = Callable[[str], Any]  # dotted path -> the effective value of that key
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """A verdict and its words. text: what happens, or why nothing does. instead: only if refused.
+    """A verdict and its words. text: the effect, or why there is none. instead: only if refused.
 
     see: for BESIDE, a path of this repository or a name of torch to begin with.
     """
@@ -141,10 +141,10 @@ def version(text: str) -> tuple[int, ...]:
 class Row:
     """One key. path: dotted. default: the value, Moved, or REQUIRED; None means "not set".
 
-    cases: the first that holds decides, else `outcome`. since, until: the first DeepSpeed that has
-    the key, and the first that has not; "" where this table does not say. filling: what fills
-    "auto"; None where no framework does. announced: reported even where the file does not have the
-    key.
+    cases: the first that holds decides, else `outcome`. since, until: the first DeepSpeed version
+    with the key, and the first without it; "" where this table does not say. filling: how "auto" is
+    filled; None where no framework fills it. announced: reported even where the file does not have
+    the key.
     """
 
     path: str
@@ -176,7 +176,7 @@ class Row:
 
 
 def switch(path: str, on: Outcome, **more: Any) -> Row:
-    """A boolean that is false by default and does something only when true."""
+    """A boolean, false by default, with an effect only when true."""
     off = no_effect("off, as without the key")
     return Row(path, BOOLEAN, False, off, (equal(True, on),), **more)
 
@@ -213,9 +213,9 @@ class Variant:
 class Alias:
     """An older or second name of a key. convert: old value -> new value, or None to drop it.
 
-    deprecated: DeepSpeed warns of the old name. note: what the report says about it. excludes: the
-    section that must not be given next to the old name; by default the new key. yields: beside the
-    new key the old one means nothing, and both may be given.
+    deprecated: DeepSpeed warns of the old name. note: the report's text about it. excludes: the
+    section that must not be given next to the old name; by default the new key. yields: both may be
+    given, and the new key makes the old one meaningless.
     """
 
     old: str

@@ -57,7 +57,7 @@ def _loss_scale(look: Look) -> Iterator[Broken]:
 
 
 def _schedule(look: Look) -> Iterator[Broken]:
-    """What the service refuses of a schedule."""
+    """The parts of a schedule that the service refuses."""
     kind = ALL.get(str(look("scheduler.type")))
     if kind is None:
         return

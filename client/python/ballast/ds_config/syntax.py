@@ -146,7 +146,7 @@ class _Reader:
         return value
 
     def shown(self) -> str:
-        """What stands at `at`, for messages."""
+        """The text at `at`, for messages."""
         match = _WORD.match(self.text, self.at)
         word = match.group()[:40] if match else self.text[self.at : self.at + 1]
         return repr(word) if word else "the end of the text"

@@ -1,7 +1,7 @@
 """For scripts of Hugging Face's Trainer: optimizer(), Callback, resolve_auto().
 
 Comes from: user code. Goes to: ballast.torch and, for Callback, transformers. The module itself
-needs neither transformers nor torch nor the extension: each name brings what it needs.
+needs neither transformers nor torch nor the extension: each name imports its own dependencies.
 Thread safety: as ballast.torch.
 """
 

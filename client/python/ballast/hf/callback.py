@@ -30,7 +30,7 @@ def _warn_of_kind(args: Any, optimizer: ResumingOptimizer) -> None:
 
 
 def _refuse_other_parameters(model: Any, optimizer: ResumingOptimizer) -> None:
-    """Each step would change nothing: parameters that were replaced, or frozen, get no gradient."""
+    """Each step would change nothing: replaced or frozen parameters get no gradient."""
     named = dict(model.named_parameters())
     trained = {id(p) for p in named.values() if p.requires_grad}
     ours = [(g, i, p) for g, group in enumerate(optimizer.param_groups)
@@ -78,7 +78,7 @@ class Callback(TrainerCallback):
             _inner(given)  # A resume loads into it before train() begins.
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        """Attaches. BadArgument for another optimizer, or a job that is further than Trainer."""
+        """Attaches. BadArgument for another optimizer, or a job further along than Trainer."""
         optimizer = _inner(more["optimizer"])
         _refuse_other_parameters(more["model"], optimizer)
         self.skipped_steps = 0
@@ -126,7 +126,7 @@ class Callback(TrainerCallback):
             wrapper._is_overflow = skipped
 
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        """Before Trainer writes a checkpoint: a folder that is there has its snapshot."""
+        """Before Trainer writes a checkpoint, so that every existing folder has its snapshot."""
         if control.should_save:
             self._snapshot(args, more["optimizer"])
 

@@ -1,7 +1,7 @@
 """Trainer's max_grad_norm while the service clips: 0, so that no gradient is clipped twice.
 
-Comes from: ballast.hf.callback and ballast.hf.factory. Goes to: the TrainingArguments. What the
-script wrote is kept next to it, in the same object, also after an error.
+Comes from: ballast.hf.callback and ballast.hf.factory. Goes to: the TrainingArguments. The script's
+own value is kept next to it, in the same object, also after an error.
 Thread safety: as the TrainingArguments.
 """
 
@@ -27,7 +27,7 @@ def switch_off(args: Any) -> None:
 
 
 def switch_on(args: Any) -> None:
-    """What the script wrote counts again."""
+    """Restores the script's own value."""
     if hasattr(args, _KEPT):
         args.max_grad_norm = getattr(args, _KEPT)
         delattr(args, _KEPT)
@@ -35,7 +35,7 @@ def switch_on(args: Any) -> None:
 
 @contextlib.contextmanager
 def undone(args: Any) -> Iterator[None]:
-    """Inside, what the script wrote is there to be read."""
+    """Inside, the script's own value can be read."""
     off = hasattr(args, _KEPT)
     switch_on(args)
     try:

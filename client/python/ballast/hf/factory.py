@@ -61,8 +61,8 @@ def optimizer(
     max_grad_norm is that of the ds_config, else of args; the service clips the mean gradient by it.
     bf16.enabled of the ds_config casts the model; bf16=True in args alone leaves it fp32 and
     computes with autocast. fp16.enabled casts it, too, and the service scales the loss. A scheduler
-    section is moved by the service, in place of lr_scheduler_type. Trainer calls the factory, and
-    that raises BadArgument or Unsupported for what does not fit.
+    section is moved by the service, in place of lr_scheduler_type. Trainer calls the factory, which
+    raises BadArgument or Unsupported for settings that do not fit.
     """
     refuse_deepspeed(args)
     config = launched.chosen(config, "ballast.hf.optimizer()")
@@ -106,7 +106,7 @@ def _settings(document: dict[str, Any], args: Any, model: torch.nn.Module) -> Se
 
 
 def _refuse_other_precision(args: Any, settings: Settings) -> None:
-    computes = getattr(args, "mixed_precision", "no")  # also what a launcher says
+    computes = getattr(args, "mixed_precision", "no")  # also the launcher's setting
     if getattr(args, "fp16", False) or computes == "fp16":
         raise Unsupported(
             "fp16 of the training arguments (or ACCELERATE_MIXED_PRECISION): Accelerate would "

@@ -15,7 +15,7 @@ from typing import Any
 import accelerate
 import torch
 
-_REAL = "_ballast_real"  # of the function that is in the place of Accelerate's
+_REAL = "_ballast_real"  # of the function in the place of Accelerate's
 
 
 class Replaced:

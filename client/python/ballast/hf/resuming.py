@@ -4,7 +4,7 @@ Comes from: ballast.hf.factory and callback. Goes to: ballast.rejoin. Trainer sa
 state_dict(), which names job and round; the callback keeps a snapshot of that round on the servers.
 On a resume all trainers load the dict before the first forward pass: here the snapshot becomes a
 job, and its weights replace those of the folder, which are roundings where parameters have 16 bits.
-A folder that was written with torch's optimizer has moments in place of job and round.
+A folder written with torch's optimizer has moments in place of job and round.
 Thread safety: as ballast.torch.
 """
 
@@ -31,7 +31,7 @@ class ResumingOptimizer(ServiceOptimizer):
     managed = False
     # Set by ballast.hf.scaling, while Accelerator.backward() multiplies by the loss scale.
     scaled_at_backward = False
-    # Job and round of the dict that was loaded last, and those that the optimizer had then.
+    # Job and round of the dict loaded last, and the optimizer's own at that time.
     _came_from: tuple[int, int, int, int] | None = None
     _said_unmanaged = False
 
@@ -140,7 +140,7 @@ class ResumingOptimizer(ServiceOptimizer):
             "with its moments")  # fmt: skip
 
     def _is_elsewhere(self, saved: Mapping[str, Any]) -> bool:
-        # What is no handle goes to the base class, which says why.
+        # Anything but a handle goes to the base class, which says why.
         at = saved.get("job_id"), saved.get("round")
         whole = all(isinstance(number, int) for number in at) and "job" in saved
         return whole and bool(at[0]) and at != (self.job_id, self.round)

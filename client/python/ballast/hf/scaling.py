@@ -29,7 +29,7 @@ _guards: weakref.WeakKeyDictionary[ResumingOptimizer, _Guard] = weakref.WeakKeyD
 def begin(optimizer: ResumingOptimizer) -> None:
     """Has Accelerator.backward() multiply by optimizer.loss_scale, which the service moves.
 
-    For accelerators that have prepared the optimizer, until end(). Then each step() raises
+    For accelerators that prepared the optimizer, until end(). Then each step() raises
     BadArgument where a gradient came from another backward(), and so does Accelerator.backward()
     where the accelerator has an optimizer that would not divide by this scale. Nothing without a
     loss scale.
@@ -52,7 +52,7 @@ def end(optimizer: ResumingOptimizer) -> None:
 
 def need_callback(optimizer: ResumingOptimizer) -> None:
     """A step raises BadArgument, before it sends anything, where ballast.hf.Callback() is missing:
-    Trainer would scale nothing, clip what is scaled, and schedule by itself."""
+    Trainer would not scale the loss, would clip scaled gradients, and would schedule by itself."""
     optimizer.register_step_pre_hook(_refuse_unmanaged)
 
 
@@ -91,7 +91,7 @@ class _Guard:
     @contextlib.contextmanager
     def scaled_pass(self, optimizer: ResumingOptimizer) -> Iterator[None]:
         """Gradients that arrive inside have the scale."""
-        self._watch(optimizer)  # again, for groups that were added
+        self._watch(optimizer)  # again, for added groups
         if self._others and all(p.grad is None for p in _parameters(optimizer)):
             self._others = False  # They were looked at, and dropped.
         self._in_pass = True

@@ -39,7 +39,7 @@ class ServiceLR(LRScheduler):
 
 
 def take_over(scheduler: Any, groups: Iterable[dict[str, Any]]) -> None:
-    """Makes Trainer's scheduler one that reads, and undoes what it has set in param_groups."""
+    """Turns Trainer's scheduler into a reader, and undoes its changes to param_groups."""
     release(groups)
     scheduler = getattr(scheduler, "scheduler", scheduler)
     if scheduler is not None:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A certificate authority for tests and for a first cluster: certificates for servers, for the roles
 # of a tenant, and for an admin, each with exactly one URI name (docs/security.md). Not for a real
-# network: the authority's key lies beside what it signs.
+# network: the authority's key lies next to the certificates that it signs.
 # Goes to: ballast-run --tls, tests. Needs: openssl.
 set -euo pipefail
 
@@ -91,7 +91,7 @@ ssl() {
   }
 }
 
-# publish NAME: the finished pair; the certificate last, because it says that both are there.
+# publish NAME: the finished pair; the certificate last, because its presence means that both exist.
 publish() {
   mv "$work/$1.key" "$directory/$1.key"
   chmod 644 "$work/$1.pem"

@@ -12,7 +12,7 @@ from ballast.ds_config.check import check
 from ballast.ds_config.report import refusal
 from ballast.ds_config.source import load
 
-# What the script's training arguments may settle; the script is asked then.
+# Settings that the script's training arguments may decide; then the script is asked.
 _LATER = ("auto", "mismatch")
 _MICRO = "train_micro_batch_size_per_gpu"
 

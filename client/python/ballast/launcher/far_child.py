@@ -53,9 +53,9 @@ class FarChild(process.Child):
         self, ssh: Sequence[str], host: str, command: Sequence[str], env: Mapping[str, str],
         **streams: Any,
     ) -> None:  # fmt: skip
-        """Starts `command`, whose first word is a Python of `host`, there, in a directory of the
-        same path as this one's. ssh: the program and its arguments. LaunchError for an order that
-        is too long, OSError when ssh cannot be started."""
+        """Starts `command` on `host`, in a directory with the same path as this one. The first word
+        of `command` is a Python of that host. ssh: the program and its arguments. LaunchError for
+        an order too long to send, OSError when ssh cannot be started."""
         there = shlex.join(["exec", command[0], "-m", "ballast.launcher.far_end"])
         order = json.dumps({"command": list(command), "cwd": os.getcwd(), "env": carried(env)})
         if len(order) >= _ORDER_BYTES_MAX:

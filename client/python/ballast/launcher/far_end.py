@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 from ballast.launcher import process
 
-# What ends the connection for ssh, and so cannot be a trainer's exit code.
+# ssh's code for an ended connection, which therefore cannot be a trainer's exit code.
 SSH_FAILED = 255
 _GRACE_S = 10.0
 

@@ -50,7 +50,7 @@ class Seat:
 
 
 def read(path: Path) -> list[Host]:
-    """The hosts in the order of the file. UsageError with file:line for what is none."""
+    """The hosts in the order of the file. UsageError with file:line for an invalid line."""
     try:
         data = path.read_bytes()
         text = data.decode()

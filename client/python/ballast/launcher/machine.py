@@ -1,4 +1,4 @@
-"""What this machine and this installation have: the extension, ballastd, libaio, instruction sets.
+"""Facts about this machine and installation: the extension, ballastd, libaio, instruction sets.
 
 Comes from: ballast.report. Goes to: the kernel's files, libaio, `ballastd --version`. Thread
 safety: pure functions of the machine.
@@ -36,8 +36,8 @@ _BUILD = "build it with scripts/setup.sh, or the target ballast_python"
 
 @dataclasses.dataclass(frozen=True)
 class Op:
-    """installed: it is built and loads. compatible: this machine can run it. why: what is missing
-    and what to do, or "". ours: Ballast has it."""
+    """installed: it is built and loads. compatible: this machine can run it. why: the missing part
+    and the next step, or "". ours: Ballast has it."""
 
     name: str
     installed: bool
@@ -110,7 +110,7 @@ def _gds() -> Op:
 
 
 def _extension(name: str, module: str, machine_lacks: str) -> Op:
-    """machine_lacks: what the op needs and this machine has not, or ""."""
+    """machine_lacks: the op's requirements that this machine lacks, or ""."""
     if importlib.util.find_spec(module) is None:
         missing = f"{module} is not in this installation; {_BUILD}"
         return Op(name, False, not machine_lacks, machine_lacks or missing)

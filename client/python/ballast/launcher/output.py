@@ -23,7 +23,7 @@ _lock = threading.Lock()
 
 
 class _Screen:
-    """What stands at the end of one file or terminal: the line of `writer`, without its newline."""
+    """The unfinished end of one file or terminal: the line of `writer`, without its newline."""
 
     def __init__(self) -> None:
         self.writer: _Writer | None = None
@@ -47,7 +47,7 @@ def forward(source: BinaryIO, target: BinaryIO, prefix: bytes) -> threading.Thre
 
 
 def say(target: BinaryIO, line: str) -> None:
-    """Writes a line of ballast-run itself, below what a trainer has not finished."""
+    """Writes a line of ballast-run itself, below a trainer's unfinished line."""
     _Writer(target, b"").take(line.encode(errors="backslashreplace") + b"\n")
 
 

@@ -33,7 +33,7 @@ class Placement:
 
     @property
     def hosts(self) -> dict[int, str]:
-        """By rank, the hosts that are not this machine."""
+        """The hosts other than this machine, by rank."""
         return {seat.rank: seat.host for seat in self.seats if seat.host is not None}
 
 
@@ -41,7 +41,7 @@ def placed(options: argparse.Namespace, environ: Mapping[str, str]) -> Placement
     """Reads the hostfile, if there is one, and BALLAST_ENDPOINTS.
 
     Raises UsageError for options that do not fit, a hostfile that cannot be used, servers that the
-    other hosts could not reach; BadArgument for BALLAST_ENDPOINTS that are none.
+    other hosts could not reach; BadArgument for BALLAST_ENDPOINTS without valid endpoints.
     """
     endpoints = _given(options, environ)
     if options.hostfile is None:

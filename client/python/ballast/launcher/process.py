@@ -34,7 +34,7 @@ def _end_with(parent: int) -> Callable[[], None]:
 
 
 class Child:
-    """A process in its own group. What it leaves behind in the group ends with it."""
+    """A process in its own group. Leftover processes of the group end with it."""
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str], **streams: Any) -> None:
         """Starts `command`, without standard input unless `streams` has one. To be called by the
@@ -65,7 +65,8 @@ class Child:
         return self._popen.pid
 
     def ended(self) -> bool:
-        """Whether it has ended; then, at first sight, also kills what it left in its group."""
+        """Whether it has ended. The first call that finds it ended also kills leftovers in its
+        group."""
         if self._popen.poll() is None:
             return False
         self._watcher.join()
@@ -118,8 +119,8 @@ def stop(
     kill_after_s: float,
     hurry: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Signals all running children, waits, and kills what is left after `kill_after_s` or at once
-    when `hurry` says so. Returns when all have ended."""
+    """Signals all running children, waits, and kills the rest after `kill_after_s`, or at once when
+    `hurry` says so. Returns when all have ended."""
     children = list(children)
     for child in children:
         child.send(signum)

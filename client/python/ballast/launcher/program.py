@@ -20,7 +20,7 @@ _ELF = b"\x7fELF"
 @dataclasses.dataclass(frozen=True)
 class Program:
     """words: the command, without Python in front. python: that it takes Python. name: for the
-    job's. script: the file whose text is the program, or None. stdin: what trainers read there."""
+    job's. script: the file whose text is the program, or None. stdin: the trainers' input."""
 
     words: tuple[str, ...]
     python: bool
@@ -47,7 +47,7 @@ class Program:
 def chosen(what: str, arguments: Sequence[str], module: bool, python: bool) -> Program:
     """The program of a command line. module: -m. python: without --no-python.
 
-    UsageError for a file that is not there, or that Python cannot read.
+    UsageError for a file that does not exist or that Python cannot read.
     """
     words = (what, *arguments)
     if module:

@@ -1,4 +1,4 @@
-"""Starts processes again that have ended, so that a job with durability can continue.
+"""Restarts ended processes, so that a job with durability can continue.
 
 Comes from: ballast.run. Goes to: launcher.servers, launcher.trainers. A job with durability "none"
 is lost with any of its processes all the same: its trainers fail, and the run with them.
@@ -35,13 +35,13 @@ class _Restarts:
         self._limit = limit
         self._say = say
         self._used = 0
-        self._started: dict[int, float] = {}  # by process that was started again: when last
-        self._due: dict[int, float] = {}  # by process that is down: when to start it
+        self._started: dict[int, float] = {}  # when each restarted process was started last
+        self._due: dict[int, float] = {}  # when to start each process now down
         self._quick: dict[int, int] = {}  # by process: how often in a row it ended soon
 
     def poll(self) -> int | None:
-        """Starts what is due. Returns the number of a process that stays down, or None; of several
-        the first one that ended: what befell the others may be its doing."""
+        """Starts the processes now due. Returns the number of a process that stays down, or None;
+        of several, the first to end, because it may have caused the others' end."""
         children = self._children()
         for i in process.by_end(children):
             child = children[i]
@@ -63,7 +63,7 @@ class _Restarts:
         return None
 
     def pending(self) -> bool:
-        """Whether a process that is down will be started again."""
+        """Whether a process now down will be restarted."""
         return bool(self._due)
 
     def _plan(self, i: int) -> None:
@@ -85,7 +85,7 @@ class _Restarts:
         self._started[i] = time.monotonic()
         return True
 
-    # What the kinds differ in.
+    # The differences between the kinds.
     def _children(self) -> Sequence[Child]:
         raise NotImplementedError
 

@@ -23,7 +23,7 @@ _WRITE = 'write NAME or NAME:SLOT,SLOT, several joined by "@", such as "node-a@n
 def selected(hosts: Sequence[Host], options: argparse.Namespace) -> list[Host]:
     """The hosts that take part, in the order of the file, each with its slots.
 
-    UsageError for a text that names none, a host or slot that is not there, and options that say
+    UsageError for a text that names none, an absent host or slot, and options that say
     the same twice.
     """
     counts = [n for n in ("num_nodes", "num_gpus", "nproc") if getattr(options, n) is not None]

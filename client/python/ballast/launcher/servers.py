@@ -3,7 +3,7 @@
 Comes from: ballast.run. Goes to: the ballastd binary.
 Each server binds port 0 and writes {"id", "address", "admin", "pid"} to its ready file; when all
 have, the peers file {"peers": [{"id", "address"}]} appears atomically and they find each other. A
-server that is started again keeps its port, so the peers file stays true.
+restarted server keeps its port, so the peers file stays true.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def _found(
 ) -> Path:
     """The program that one of `named`, its variable, the build or PATH has, in this order.
 
-    UsageError for a name that is no program, LaunchError where there is none; more: what else the
-    latter says.
+    UsageError for a name that leads to no program, LaunchError where none is found; more:
+    additional text for the latter.
     """
     variable = f"BALLAST_{program.upper()}"
     for source, text in {**named, variable: environ.get(variable)}.items():
@@ -92,8 +92,8 @@ def memory_share(
 ) -> str | None:
     """The storage.memory_budget of each of `count` servers on this machine; None: not known.
 
-    Together 80 % of the memory that is available now, as one ballastd would take by itself: of
-    /proc/meminfo, or what the control group still allows where that is less.
+    Together 80 % of the memory now available, as one ballastd would take by itself: the lesser of
+    /proc/meminfo's figure and the control group's remaining allowance.
     """
     try:
         line = re.search(r"^MemAvailable: +(\d+) kB$", meminfo.read_text(), re.M)
@@ -122,8 +122,8 @@ class Servers:
         host: str = "127.0.0.1",
         certificates: Path | None = None,
     ) -> None:
-        """dram_budget: for the state in memory of each server; None: what start()'s environment
-        says. For everything together each server gets what that says, or its share of this
+        """dram_budget: for the state in memory of each server; None: the value in start()'s
+        environment. Each server's total memory limit comes from there too, or is its share of this
         machine's memory.
         inherited: file descriptors that every server keeps open as long as it lives.
         host: the address that they listen on.
@@ -155,7 +155,7 @@ class Servers:
         self._environ = {name: environ[name] for name in environ if name not in SUPERVISOR}
         self._environ.setdefault("BALLAST_LIMITS_MAX_JOBS", str(JOBS_MAX))
         if not environ.get(BUDGET_VARIABLE):
-            # Settled once: a server that is started again has to have room for the same jobs.
+            # Decided once: a restarted server must have room for the same jobs.
             self._memory_budget = memory_share(self._count)
         for i in range(self._count):
             self.children.append(self._spawn(i, f"{self._host}:0", "wb"))
@@ -189,7 +189,7 @@ class Servers:
         return True
 
     def report(self, i: int) -> str:
-        """What is known of server i that has ended: exit code and the end of its log."""
+        """Description of ended server i: exit code and the end of its log."""
         return f"server {i} ended with exit code {self.children[i].code()}; {self._log_tail(i)}"
 
     def stop(self, hurry: Callable[[], bool] = lambda: False) -> None:

@@ -1,9 +1,9 @@
 """Says whom a round, or the start of a job, waits for: once per straggle.
 
-Comes from: the servers' /statusz. Goes to: ballast.run, which prints it. A trainer that does not
-answer is not told of here; the other trainers tell of it themselves. But one that has ended with
-exit code 0 and has not left its job is: ballast-run does not start it again, so that a round in a
-fixed world would wait for it for ever.
+Comes from: the servers' /statusz. Goes to: ballast.run, which prints it. An unresponsive trainer is
+not reported here, because the other trainers report it themselves. A trainer that ended with exit
+code 0 without leaving its job is reported: ballast-run does not restart it, so a round in a fixed
+world would wait for it forever.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-# A longer wait for a trainer that is well is worth a line.
+# A longer wait for a healthy trainer is worth a line.
 TELL_AFTER_S = 3.0
 # Longer than the lease after which a variable world continues without a lost trainer.
 GIVE_UP_AFTER_S = 30.0
 POLL_S = 1.0
-# States of a trainer that is there and owes something (SlotStatus in ballast/v1/admin.proto).
+# States of a present trainer that owes something (SlotStatus in ballast/v1/admin.proto).
 _WAITED_FOR = ("attached", "pushing")
 _OVER = "which has ended with exit code 0 and has not left the job"
 
 
 class Stragglers:
-    """The late trainers, from what the servers say and when. Pure but for its memory."""
+    """Finds the late trainers from the servers' timed reports. Pure but for its memory."""
 
     def __init__(self, tell_after_s: float) -> None:
         self._tell_after_s = tell_after_s
@@ -39,7 +39,7 @@ class Stragglers:
         now: float,
         over: Callable[[int], bool] = lambda slot: False,
     ) -> list[str]:
-        """What is to be said. servers: of /statusz, each with its jobs; now: seconds. over: whether
+        """The lines to print. servers: of /statusz, each with its jobs; now: seconds. over: whether
         the trainer of a slot has ended with exit code 0."""
         owed = _owed(servers, over)
         self._since = {key: self._since.get(key, now) for key in owed}
@@ -56,7 +56,7 @@ class Stragglers:
         return lines
 
     def waits_in_vain(self, now: float, over: Callable[[int], bool]) -> str | None:
-        """That a round has waited long enough for a trainer that is over; None: it has not."""
+        """The report that a round has waited long enough for an ended trainer; None: not yet."""
         for job, round_, slot in sorted(self._since):
             waited = now - self._since[job, round_, slot]
             if over(slot) and waited >= GIVE_UP_AFTER_S / TELL_AFTER_S * self._tell_after_s:

@@ -44,7 +44,7 @@ def environment(
     master_addr: str = "127.0.0.1",
     seat: Seat | None = None,
 ) -> dict[str, str]:
-    """What a trainer finds in its environment: torchrun's variables and BALLAST_*.
+    """A trainer's environment: torchrun's variables and BALLAST_*.
 
     OMP_NUM_THREADS stays as it is when set, else the cores are shared out among the trainers; on
     another host its own are, there. CUDA_VISIBLE_DEVICES: the slots that --include or --exclude
@@ -79,7 +79,7 @@ def environment(
 
 
 def free_port() -> int:
-    """A port that was free a moment ago, for torch.distributed's rendezvous."""
+    """A recently free port, for torch.distributed's rendezvous."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
@@ -151,7 +151,7 @@ class Trainers:
             return process.Child(command, env, stdin=script, **streams)
 
     def name(self, rank: int) -> str:
-        """The trainer as texts call it, with its host where that is not this one."""
+        """The trainer's name in texts, with its host unless it runs on this machine."""
         return f"trainer {rank}" + (f" on {self._hosts[rank]}" if rank in self._hosts else "")
 
     def how_ended(self, rank: int) -> str:
@@ -187,7 +187,7 @@ class Trainers:
         return not all(c.ended() for c in self.children)
 
     def stop(self, signum: int, hurry: Callable[[], bool] = lambda: False) -> None:
-        """Ends all trainers and forwards what is left of their output."""
+        """Ends all trainers and forwards the rest of their output."""
         process.stop(self.children, signum, STOP_S, hurry)
         for pump in self._pumps:
             pump.join(_JOIN_S)

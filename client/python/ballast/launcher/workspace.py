@@ -44,13 +44,13 @@ class Workspace:
         return self._lock
 
     def remove(self) -> None:
-        """Removes the directory and all that is in it, as far as possible."""
+        """Removes the directory and its contents, as far as possible."""
         _remove(self.path)
         os.close(self._lock)
 
 
 def remove_stale() -> list[Path]:
-    """Removes the directories of runs that have ended without removing them; returns their paths.
+    """Removes directories left by ended runs; returns their paths.
 
     Left alone are directories without an owner file, of other users, and of live processes. Never
     raises: a directory that cannot be judged stays.
@@ -95,7 +95,7 @@ def _remove_if_stale(path: Path) -> bool:
 
 
 def _remove(path: Path) -> None:
-    # The owner file goes last, so that a removal that is cut short can be repeated.
+    # The owner file goes last, so that an interrupted removal can be repeated.
     with contextlib.suppress(OSError):
         for entry in path.iterdir():
             if entry.is_dir() and not entry.is_symlink():

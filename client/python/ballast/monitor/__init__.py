@@ -40,13 +40,13 @@ _SINKS: Mapping[str, Callable[..., _Sink]] = {
 
 
 class Monitor:
-    """What a ds_config's monitor sections switch on. Rank 0 writes; others do nothing.
+    """The writers switched on by a ds_config's monitor sections. Rank 0 writes; others do nothing.
 
     config: a path, a dict or urlsafe base64; its other sections are not looked at. rank: this
     trainer's. enabled: whether any section is on, on every rank.
-    Raises DsConfigError for a configuration that cannot be read, BadArgument for a key or value of
-    these sections that is wrong or a folder that cannot be made, and, on rank 0, Unsupported for a
-    package that is missing; then nothing was begun.
+    Raises DsConfigError for a configuration that cannot be read, BadArgument for a wrong key or
+    value of these sections or a folder that cannot be made, and, on rank 0, Unsupported for a
+    missing package; then nothing was begun.
     """
 
     @at_border
@@ -65,7 +65,7 @@ class Monitor:
     def write_events(self, events: list[Event]) -> None:
         """Writes (tag, value, samples) events. Rows of CSV files may wait a second; see flush().
 
-        A value may be a tensor or array of one element. Raises BadArgument for what is no event,
+        A value may be a tensor or array of one element. Raises BadArgument for an invalid event,
         before anything is written.
         """
         if self._sinks:

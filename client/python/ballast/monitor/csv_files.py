@@ -3,7 +3,7 @@
 Comes from: ballast.monitor. Goes to: <output_path>/<job_name>/Train_Samples_lr.csv, with the header
 `step,lr` and a row per event. Thread safety: used by one thread at a time.
 
-A job that is started again appends. DeepSpeed writes its header again then; here a file has one.
+A restarted job appends. DeepSpeed writes its header again then; here a file has one.
 Rows go to the files when a second has passed since the last ones did: a round has up to 13 rows,
 each in a file of its own, and a write for each of them cost a round of 2 ms 4 % of its time.
 """
@@ -36,7 +36,7 @@ class CsvFiles:
     def __init__(
         self, output_path: str, job_name: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Makes the folder. BadArgument when that is not possible. clock: seconds."""
+        """Makes the folder. BadArgument when it cannot. clock: seconds."""
         folder = os.path.join(output_path, job_name)
         self._rows: list[Event] = []
         self._files = _Files(folder)
@@ -109,7 +109,7 @@ def _flush(rows: list[Event], files: _Files) -> None:
 
 
 def _end(rows: list[Event], files: _Files, pid: int) -> None:
-    # A process that was forked has rows and files, too, and they are not its own.
+    # A forked process has rows and files, too, and they are not its own.
     try:
         if os.getpid() == pid:
             _flush(rows, files)
@@ -130,7 +130,7 @@ def _row(*values: str) -> bytes:
 
 
 def _ends_a_line(path: str, end: int) -> bool:
-    """Whether the last row is whole; a job that was killed may have left half of one."""
+    """Whether the last row is whole; a killed job may have left half of one."""
     with open(path, "rb") as file:
         file.seek(end - 1)
         return file.read(1) == b"\n"

@@ -19,7 +19,7 @@ TIMERS = ("forward", "backward", "backward_inner", "backward_allreduce", "step")
 
 
 def round_events(samples: int, lr: float, loss_scale: float | None = None) -> list[Event]:
-    """What is known after each round. loss_scale: with fp16 only."""
+    """The events of each round. loss_scale: with fp16 only."""
     events = [(f"{_SAMPLES}lr", lr, samples)]
     if loss_scale is not None:
         events.append((f"{_SAMPLES}loss_scale", loss_scale, samples))
@@ -37,7 +37,7 @@ def timer_events(samples: int, milliseconds: Mapping[str, float]) -> list[Event]
 
 
 def checked(events: Iterable[Any]) -> list[Event]:
-    """The events with plain numbers. BadArgument for what is none."""
+    """The events with plain numbers. BadArgument for an invalid one."""
     return [_checked(event) for event in events]
 
 

@@ -20,7 +20,7 @@ _ENABLED = "enabled"
 
 
 def options_of(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The options of each section that is switched on, defaults filled in.
+    """The options of each enabled section, defaults filled in.
 
     "auto" is the default, as DeepSpeed has it. Raises BadArgument, naming section and key.
     """

@@ -1,4 +1,4 @@
-"""Where this reader and DeepSpeed 0.19.8 differ on what is legal or which value counts, and why.
+"""Where this reader and DeepSpeed 0.19.8 differ on legality or on which value counts, and why.
 
 Comes from: tests that give both the same 10,000 configurations; a difference without an entry here
 fails them. Goes to: ballast.ds_config.page. What Ballast cannot do is no difference of this kind:
@@ -12,7 +12,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """name: for tests. what: which keys and values. deepspeed, reader: what each makes of them."""
+    """name: for tests. what: which keys and values. deepspeed, reader: how each treats them."""
 
     name: str
     what: str

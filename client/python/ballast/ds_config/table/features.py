@@ -1,6 +1,6 @@
-"""Rows of what changes the model, the data or the shape of the cluster; most are refused when on.
+"""Rows for features of the model, the data or the cluster's shape; most are refused when on.
 
-Comes from: DeepSpeed's configuration (0.19.8, and 0.19.6 for what was dropped since). Goes to:
+Comes from: DeepSpeed's configuration (0.19.8, and 0.19.6 for keys dropped since). Goes to:
 ballast.ds_config.table.
 """
 

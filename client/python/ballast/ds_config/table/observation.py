@@ -1,4 +1,4 @@
-"""Rows of what a job prints, logs and measures, and of checkpoints.
+"""Rows for a job's printing, logging and measurements, and for checkpoints.
 
 Comes from: DeepSpeed's configuration (monitor, comm, profiling, model_checkpointing of 0.19.8).
 Goes to: ballast.ds_config.table.

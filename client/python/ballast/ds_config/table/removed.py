@@ -1,6 +1,6 @@
 """Rows of sections that newer DeepSpeed versions refuse even when they are off.
 
-Comes from: DeepSpeed 0.19.6, the last release that has them. Goes to: ballast.ds_config.table.
+Comes from: DeepSpeed 0.19.6, the last release with them. Goes to: ballast.ds_config.table.
 Ballast accepts such a section while it is off, and refuses it with the alternative when it is on.
 """
 

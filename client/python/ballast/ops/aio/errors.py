@@ -1,4 +1,4 @@
-"""What the file operations of ballast.ops.aio raise.
+"""Errors of ballast.ops.aio's file operations.
 
 Comes from: the extension module ballast._aio (from_status). Goes to: user code. All are
 BallastErrors; those about files are also OSErrors with errno set.
@@ -54,7 +54,7 @@ class FileTooShort(AioError, EOFError):
 
 
 class WrongType(BadArgument, TypeError):
-    """An argument is of a type that has no meaning here."""
+    """An argument has an unsupported type."""
 
 
 _KINDS: dict[str, type[BallastError]] = {

@@ -1,9 +1,9 @@
 """DeepNVMe's aio_handle: reads files into CPU tensors and writes tensors to files.
 
 Comes from: ballast.ops.aio.async_io. Goes to: the extension module ballast._aio. Names, arguments,
-defaults and results are those of DeepSpeed 0.19.8 (csrc/aio/py_lib/py_ds_aio.cpp); what fails there
-by -1 or assert raises here. Thread safety: thread-safe; a process forked from the owner gets Closed
-from every operation.
+defaults and results are those of DeepSpeed 0.19.8 (csrc/aio/py_lib/py_ds_aio.cpp); failures that
+return -1 or assert there raise here. Thread safety: thread-safe; a process forked from the owner
+gets Closed from every operation.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ __all__ = ["aio_handle"]
 
 # Waits are cut into slices so that Python runs its signal handlers (Ctrl-C) in between.
 _SLICE_S = 0.1
-# Direct I/O of one part wants offsets and lengths that are multiples of it; see get_alignment().
+# Direct I/O of one part needs offsets and lengths in multiples of it; see get_alignment().
 _SECTOR_BYTES = 512
 _OFFSET_MAX = (1 << 63) - 1
 _BLOCK_MAX = 1 << 40
-_PAGE_BYTES = 4096  # What the engine's requests are multiples of.
+_PAGE_BYTES = 4096  # The engine's requests are multiples of this.
 _handles: weakref.WeakSet[aio_handle] = weakref.WeakSet()
 _handles_lock = threading.Lock()
 
@@ -176,16 +176,17 @@ class aio_handle:  # noqa: N801  (DeepSpeed's name)
         target = filename if fd is None else fd
         if not isinstance(target, int):
             return self._start(True, buffer, target, file_offset, False, True)
-        os.fstat(target)  # OSError for one that is closed
+        os.fstat(target)  # OSError for a closed one
         return self._start(True, buffer, f"/proc/self/fd/{target}", file_offset, False, True)
 
     @at_border
     def wait(self) -> int:
-        """Waits for all operations that have begun; returns how many ended since the last wait().
+        """Waits for all started operations; returns how many ended since the last wait().
 
         Raises the first error, when all have ended: AioError (an OSError, ENOSPC for a full disk),
         FileTooShort when a file became shorter, AioError when validate found another byte. After a
-        KeyboardInterrupt, operations still run, and the next wait() returns what this one has not.
+        KeyboardInterrupt, operations still run, and the next wait() counts those that this one did
+        not.
         """
         return self._ended()
 
@@ -320,7 +321,7 @@ def _five(name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple
 
 
 def _finish() -> None:
-    """Before the process ends: what has begun reaches its files, and errors are said."""
+    """Runs before the process ends: started writes reach their files, and errors are printed."""
     for handle in _all_handles():
         if handle._pid != os.getpid():
             continue

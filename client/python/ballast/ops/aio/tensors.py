@@ -28,7 +28,7 @@ class Bytes(NamedTuple):
 def bytes_of(buffer: Any, name: str = "buffer") -> Bytes:
     """The bytes of a CPU tensor of any dtype and shape.
 
-    Raises WrongType for what is no tensor, Unsupported for a tensor elsewhere than in this
+    Raises WrongType for anything but a tensor, Unsupported for a tensor elsewhere than in this
     machine's memory, BadArgument for one whose elements do not lie one after the other.
     """
     if not isinstance(buffer, torch.Tensor):
