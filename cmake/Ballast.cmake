@@ -13,6 +13,26 @@ target_compile_options(ballast_options INTERFACE
   $<BUILD_INTERFACE:$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-Wno-restrict>>
   $<BUILD_INTERFACE:$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:Clang>>:-Wthread-safety>>)
 
+# Both carry the flags that end a process at an error with memory, or make one harder to use
+# (docs/security.md). Only for optimized builds: debug builds have the checks of libstdc++, and
+# sanitizers see more and do not work with FORTIFY. ballast_kernel_hardening leaves out the checks
+# of libstdc++ at each index: loops over tensors would have a branch too many, and take sizes that
+# their callers have checked.
+add_library(ballast_kernel_hardening INTERFACE)
+add_library(ballast_hardening INTERFACE)
+set(ballast_hardens $<CONFIG:Release,RelWithDebInfo>)
+set(ballast_hardening_flags -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2 -fstack-protector-strong
+  -fstack-clash-protection)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  list(APPEND ballast_hardening_flags -fcf-protection)
+endif()
+target_compile_options(ballast_kernel_hardening INTERFACE
+  "$<$<AND:${ballast_hardens},$<COMPILE_LANGUAGE:CXX>>:${ballast_hardening_flags}>")
+target_link_options(ballast_kernel_hardening INTERFACE
+  $<${ballast_hardens}:LINKER:-z,relro,-z,now>)
+target_compile_definitions(ballast_hardening INTERFACE $<${ballast_hardens}:_GLIBCXX_ASSERTIONS>)
+target_link_libraries(ballast_hardening INTERFACE ballast_kernel_hardening)
+
 # ballast_in_batches(<target>): a cold build compiles the target's files twelve at a time
 # (docs/decisions/051-cold-builds.md). Files with marks (common/base/mutant.h, planted.h,
 # client/device/left_out.h) are compiled a second time for tests, and the linker takes those objects
@@ -34,16 +54,18 @@ function(ballast_in_batches target)
   endforeach()
 endfunction()
 
-# ballast_room(NAME <room> SOURCES a.cc ... [DEPS target ...])
-# One static library per room, alias Ballast::<room>. DEPS are the room's permitted edges.
+# ballast_room(NAME <room> [KERNELS] SOURCES a.cc ... [DEPS target ...])
+# One static library per room, alias Ballast::<room>. DEPS are the room's permitted edges. KERNELS:
+# it is loops over tensors, see ballast_kernel_hardening.
 function(ballast_room)
-  cmake_parse_arguments(ARG "" "NAME" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "KERNELS" "NAME" "SOURCES;DEPS" ${ARGN})
   add_library(ballast_${ARG_NAME} STATIC ${ARG_SOURCES})
   add_library(Ballast::${ARG_NAME} ALIAS ballast_${ARG_NAME})
   set_target_properties(ballast_${ARG_NAME} PROPERTIES POSITION_INDEPENDENT_CODE ON)
   ballast_in_batches(ballast_${ARG_NAME})
+  set(hardening $<IF:$<BOOL:${ARG_KERNELS}>,ballast_kernel_hardening,ballast_hardening>)
   target_link_libraries(ballast_${ARG_NAME} PUBLIC ${ARG_DEPS}
-    PRIVATE $<BUILD_INTERFACE:ballast_options>)
+    PRIVATE $<BUILD_INTERFACE:ballast_options> $<BUILD_INTERFACE:${hardening}>)
 endfunction()
 
 # ballast_test(NAME <file stem> SOURCES a_test.cc ... [DEPS ...] [LABELS ...])

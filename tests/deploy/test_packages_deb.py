@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from deploy.booted import Booted
+from deploy.hardened import missing
 from deploy.packages import VERSION, Packages, build, inside, program, run
 from deploy.tools import REPO
 
@@ -103,6 +104,12 @@ def test_the_manual_of_the_configuration_has_each_field(deb: Path, tmp_path: Pat
     for row in re.findall(r"^\| ([a-z].*) \|$", text, re.M):
         name, *_, meaning = (" ".join(cell.split()) for cell in row.split(" | "))
         assert f" {name} {meaning} " in said
+
+
+def test_its_programs_have_the_flags_of_the_page_on_security(deb: Path, tmp_path: Path):
+    run("dpkg-deb", "-x", deb, tmp_path)
+    programs = {path.name: missing(path) for path in (tmp_path / "usr/bin").iterdir()}
+    assert programs == {"ballastd": set(), "ballastctl": set()}
 
 
 def test_the_pages_are_in_it_with_links_that_lead_on(deb: Path, tmp_path: Path):

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.hardened import missing
 from deploy.packages import KIT_HANG_S, VERSION, Packages, inside, installed, program, run
 from deploy.server import ON_LOOPBACK
 from deploy.tools import REPO
@@ -108,6 +109,19 @@ def test_it_needs_no_newer_system_than_its_name_says(wheel: Path, names: list[st
     glibc = max(map(int, re.findall(r"GLIBC_2\.(\d+)", said.stdout)))
     libstdcxx = max(map(int, re.findall(r"GLIBCXX_3\.4\.(\d+)", said.stdout)))
     assert 17 <= glibc <= 35 and 20 <= libstdcxx <= 30
+
+
+def test_its_modules_have_the_flags_of_the_page_on_security(wheel: Path, names: list[str],
+                                                            tmp_path: Path):
+    modules = [name for name in names if re.fullmatch(r"ballast/[^/]*\.so", name)]
+    with zipfile.ZipFile(wheel) as whole:
+        whole.extractall(tmp_path, modules)
+    # These have no array whose size the compiler knows, and the last no container.
+    lacks = {"ballast/_nccl": {"FORTIFY"},
+             "ballast/libballast_cuda": {"FORTIFY", "checks of libstdc++"}}
+    assert len(modules) == 4
+    for name in modules:
+        assert missing(tmp_path / name) <= lacks.get(name.partition(".")[0], set()), name
 
 
 def test_it_has_the_package_and_the_modules_of_one_build(names: list[str]):
