@@ -1,9 +1,8 @@
 """`import ballast.deepspeed as deepspeed`: DeepSpeed's training loop over state in the service.
 
 Comes from: DeepSpeed scripts, of which the import is changed. Goes to: ballast.torch,
-ballast.monitor, ballast.ds_config. Thread safety: as ballast.torch. Any name of DeepSpeed that is
-not here raises AttributeError or, in an import statement, ModuleNotFoundError, which say what to
-use.
+ballast.monitor, ballast.ds_config. Thread safety: as ballast.torch. Any DeepSpeed name absent here
+raises AttributeError or, in an import statement, ModuleNotFoundError, which say what to use.
 """
 
 from __future__ import annotations

@@ -21,7 +21,8 @@ __getattr__ = advise("accelerator")
 
 
 class DeepSpeedAccelerator:
-    """What the CPU and CUDA share. Any other name is torch.cuda's, such as memory_summary()."""
+    """The common part of the CPU and CUDA accelerators. Any other name is torch.cuda's, such as
+    memory_summary()."""
 
     _name = "cpu"
     _communication_backend_name = "gloo"

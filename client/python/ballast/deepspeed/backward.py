@@ -1,10 +1,10 @@
-"""Backward passes that a script begins itself: what divides them, and what refuses unscaled ones.
+"""Backward passes that a script begins itself: their division, and the refusal of unscaled ones.
 
 Comes from: ballast.deepspeed.engine. An engine's outputs have the memory of the model's, and a node
 of their own in the graph. A gradient that comes into one of them is divided by the accumulation,
-unless the pass began in engine.backward(), whose loss was divided. What one output contributes to
-another, such as logits to a loss, is not divided twice, since that path does not go through these
-nodes. Thread safety: several threads may run passes; one thread at a time uses an engine.
+unless the pass began in engine.backward(), whose loss was divided. The contribution of one output
+to another, such as logits to a loss, is not divided twice, since that path does not go through
+these nodes. Thread safety: several threads may run passes; one thread at a time uses an engine.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ _Divide = Callable[[torch.Tensor], torch.Tensor]
 # The passes under way that carry a loss scale, by torch's numbers, and whether an engine has
 # divided their loss, too.
 _passes: dict[int, bool] = {}
-# Those that have begun on this thread: a pass inside of one, as of a reentrant checkpoint, has a
-# number of its own.
+# The passes begun on this thread: a pass inside another, as of a reentrant checkpoint, has a number
+# of its own.
 _here = threading.local()
 
 
 class _Begun:
-    """Counts the passes that begin at a loss. divided: whether that is the engine's work, too."""
+    """Counts the passes that begin at a loss. divided: whether the engine divided their loss,
+    too."""
 
     def __init__(self, divided: bool) -> None:
         self._divided = divided
@@ -84,7 +85,7 @@ def _under_way() -> list[int]:
 
 
 def _kinds() -> list[bool]:
-    """Of the present pass and those around it that are marked: whether the loss was divided."""
+    """For the current pass and the marked ones around it: whether the loss was divided."""
     numbers = {torch._C._current_graph_task_id(), *_under_way()}
     return [_passes[number] for number in numbers if number in _passes]
 
@@ -109,10 +110,10 @@ class _Divided(torch.autograd.Function):
 def outputs(
     value: Any, given: Any, divisor: Callable[[], int], begins: Callable[[], None]
 ) -> Any:
-    """What a model returns for `given`, with a tensor of its memory in place of each with a graph.
+    """A model's result for `given`, with a tensor of the same memory in place of each with a graph.
 
-    A gradient that comes into one in a pass that is not of engine.backward() is divided by
-    divisor(); begins() is called before. Edits in place are refused by torch where two outputs, or
+    A gradient that comes into one in a pass not begun by engine.backward() is divided by divisor();
+    begins() is called before. Edits in place are refused by torch where two outputs, or
     one and a tensor of `given` or a parameter, share memory. Containers that torch's pytree knows,
     and dataclasses, are made anew.
     """
@@ -156,7 +157,7 @@ def _of_leaf(part: torch.Tensor) -> bool:
 
 
 def _each(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """The value made anew with change() of its tensors that have a graph."""
+    """The value made anew, with change() of its tensors with a graph."""
 
     def one(part: Any) -> Any:
         if _has_graph(part):

@@ -1,4 +1,4 @@
-"""optimizer.optimizer: what scripts find there in DeepSpeed, as a view of an engine's optimizer.
+"""optimizer.optimizer, as scripts know it from DeepSpeed: a view of an engine's optimizer.
 
 Comes from: ballast.deepspeed.building. Goes to: the optimizer, and through it the servers. Thread
 safety: as the optimizer.
@@ -26,14 +26,14 @@ _SET_STATE = (
 class BasicOptimizer(torch.optim.Optimizer):
     """The groups and the state of an engine's optimizer, without its rounds.
 
-    param_groups: the engine's optimizer's own list; rates that are written there count. It lives as
+    param_groups: the engine's optimizer's own list; rates written there count. It lives as
     long as that optimizer does. Schedules of torch may be built on it.
     """
 
     def __init__(self, optimizer: ServiceOptimizer) -> None:
         # Not super().__init__(), which would make groups.
         self._of = weakref.ref(optimizer)
-        self._opt_called = True  # Schedules warn when what they hold has not stepped.
+        self._opt_called = True  # Schedules warn when their optimizer has not stepped.
         self.__setstate__({"defaults": dict(optimizer.defaults)})
 
     @property
@@ -45,7 +45,7 @@ class BasicOptimizer(torch.optim.Optimizer):
     def state(self) -> Mapping[torch.Tensor, Mapping[str, Any]]:  # type: ignore[override]
         """{parameter: {"step", "exp_avg", ...}} as after the last round; {} before the first one.
 
-        Each read downloads all of it, 4 bytes per parameter and array. What it gives is read only:
+        Each read downloads all of it, 4 bytes per parameter and array. The result is read-only:
         torch refuses edits of these tensors (RuntimeError), and Python those of the mappings.
         """
         optimizer = self.stepped()

@@ -19,7 +19,7 @@ class Boundary:
     """Counts micro-batches and rounds.
 
     micro_steps: calls of step(). global_steps: rounds, skipped ones included. global_samples: those
-    of all trainers in these rounds. skipped_steps: rounds that were not applied.
+    of all trainers in these rounds. skipped_steps: rounds not applied.
     """
 
     def __init__(self, micro: int, accumulation: int, world: int, managed: bool) -> None:
@@ -35,7 +35,7 @@ class Boundary:
         self._managed = managed
         self._said: bool | None = None  # by set()
         self._backwards = 0  # since the last round
-        self._others = False  # passes of the script's own that were divided, since then
+        self._others = False  # divided passes of the script's own, since then
 
     @property
     def train(self) -> int:

@@ -30,7 +30,7 @@ from ballast.torch.service_optimizer import ServiceOptimizer
 
 _PARAMS = "optimizer.params"
 _ADAM = ("lr", "betas", "eps", "weight_decay", "amsgrad")
-# Of each optimizer.type: the class, and the params that are its arguments.
+# Of each optimizer.type: the class, and the params for its arguments.
 _CLASSES: dict[str, tuple[type[ServiceOptimizer], tuple[str, ...]]] = {
     "AdamW": (bt.AdamW, _ADAM),
     "Adam": (bt.Adam, _ADAM),
@@ -169,7 +169,7 @@ def _job(settings: Settings) -> dict[str, Any]:
 
 
 def _section(settings: Settings) -> dict[str, Any]:
-    """What the section `ballast` says about the job; the environment says the rest."""
+    """The job's settings in the section `ballast`; the environment says the rest."""
     given = {name: settings[f"ballast.{name}"] for name in _SECTION}
     if given["endpoints"] is not None:
         given["endpoints"] = endpoints_of(given["endpoints"], {})
@@ -184,7 +184,7 @@ def _named(parameters: Any, model: torch.nn.Module) -> Any:
 
 
 def _checked(optimizer: ServiceOptimizer, settings: Settings) -> ServiceOptimizer:
-    """A Ballast optimizer as it is, if it does what the configuration says."""
+    """A Ballast optimizer as it is, if it fits the configuration."""
     config = optimizer._membership.config
     for key, has, wanted in (
         ("max_grad_norm", config.max_grad_norm, float(settings["gradient_clipping"])),
@@ -206,7 +206,7 @@ def _shown(value: Any) -> str:
 
 
 def scheduler_of(given: Any, optimizer: ServiceOptimizer | None, settings: Settings) -> Any:
-    """initialize()'s lr_scheduler: one that is there, or a function of the optimizer.
+    """initialize()'s lr_scheduler: an existing one, or a function of the optimizer.
 
     None with the configuration's schedule, which the service moves. Without an optimizer there is
     no schedule, whatever is given, as in DeepSpeed.
@@ -275,7 +275,7 @@ def wait_for_rank_0(optimizer: ServiceOptimizer | None = None) -> None:
 
 
 def refuse_parallel(mpu: Any) -> None:
-    """Unsupported for a model that is split over trainers."""
+    """Unsupported for a model split over trainers."""
     for name in ("get_model_parallel_world_size", "get_tensor_model_parallel_world_size"):
         size = getattr(mpu, name, None)
         if inspect.ismethod(size) or inspect.isfunction(size):

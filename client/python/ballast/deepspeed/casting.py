@@ -23,10 +23,10 @@ _KEEP = "data_types.keep_in_fp32_modules"
 def cast(model: torch.nn.Module, settings: Settings) -> torch.nn.Module:
     """The model, with parameters in the dtype of fp16.enabled or bf16.enabled; as it is without.
 
-    Buffers keep their dtype, but for data_types.buffer_dtype, and for those that are fp32 by
+    Buffers keep their dtype, except for data_types.buffer_dtype, and for those kept in fp32 by
     data_types.keep_in_fp32_modules: names of which a part matches, with * for any characters, or
     "auto", the lists of a model of transformers. These lists decide about no parameter. Raises
-    BadArgument for a name that is no pattern; then nothing was cast.
+    BadArgument for an invalid pattern; then nothing was cast.
     """
     short = torch.float16 if settings["fp16.enabled"] else torch.bfloat16
     if not settings["fp16.enabled"] and not settings["bf16.enabled"]:

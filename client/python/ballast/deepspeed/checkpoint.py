@@ -67,7 +67,7 @@ def save(
     optimizer = engine.optimizer
     if optimizer is not None:
         optimizer.attach()
-        if optimizer.round == 0:  # The servers keep what a round has made durable: this is one.
+        if optimizer.round == 0:  # The servers keep a round's durable state: this is a round.
             optimizer.upload_weights()
     packer = Packer()
     untrained, weights = _tensors(engine, exclude_frozen)
@@ -190,7 +190,8 @@ def _other_kind(load_dir: str) -> str:
 def write_weights(path: str, state: Mapping[str, torch.Tensor]) -> None:
     """A module's state dict as a file: safetensors if the name says so, else torch.save()'s.
 
-    Raises StorageFailed when the disk refuses, BadArgument for what safetensors cannot hold.
+    Raises StorageFailed when the disk refuses, BadArgument for a value that safetensors cannot
+    hold.
     """
     folder.make(os.path.dirname(path) or ".")
     if not path.endswith(".safetensors"):
@@ -217,7 +218,7 @@ def _schedule(scheduler: Any, packer: Packer) -> Any:
 def _tensors(
     engine: DeepSpeedEngine, exclude_frozen: bool
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """(buffers and frozen parameters of the module, its parameters that are in the job)."""
+    """(buffers and frozen parameters of the module, its parameters in the job)."""
     stepped = {id(p) for group in engine._groups() for p in group["params"] if p.requires_grad}
     untrained: dict[str, torch.Tensor] = {}
     weights: dict[str, torch.Tensor] = {}
@@ -234,7 +235,7 @@ def _tensors(
 
 
 def _is_extra(name: str) -> bool:
-    """Whether that name in a state dict has what a get_extra_state() gives."""
+    """Whether that name in a state dict holds the value of a get_extra_state()."""
     return name.rpartition(".")[2] == "_extra_state"
 
 
@@ -269,7 +270,7 @@ def _snapshot(optimizer: ServiceOptimizer, tag: str) -> str:
 def _remove_replaced(
     optimizer: ServiceOptimizer, before: Mapping[str, Any] | None, now: str
 ) -> None:
-    """The snapshot of a checkpoint that was written over. Failing costs disk, no state."""
+    """Removes the snapshot of an overwritten checkpoint. Failing costs disk, no state."""
     if before is None or before["snapshot"] is None:
         return
     if (before["job"], before["snapshot"]) == (optimizer.job, now):
@@ -307,7 +308,7 @@ def _read_all(
 
 
 def read(load_dir: str, tag: str) -> tuple[dict[str, Any], dict[str, torch.Tensor], Any]:
-    """(values, tensors of the module that are in no job, client_state)."""
+    """(values, tensors of the module in no job, client_state)."""
     values, tensors = folder.read(load_dir, tag)
     path = os.path.join(load_dir, tag)
     try:

@@ -21,7 +21,7 @@ from ballast.deepspeed.submodules import advise
 from ballast.deepspeed.transfers import Transfers
 from ballast.errors import BadArgument, Unsupported, at_border, warn
 
-__path__: list[str] = []  # import statements ask ballast.deepspeed.submodules for what is not here
+__path__: list[str] = []  # import statements ask ballast.deepspeed.submodules for other names
 _shown: Transfers | None = None  # of the newest engine with comms_logger
 
 

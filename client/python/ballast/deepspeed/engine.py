@@ -88,7 +88,7 @@ class DeepSpeedEngine(Getters, torch.nn.Module):
     # ---- the loop
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        """What the model returns; loss.backward() through it is divided as backward() is."""
+        """The model's result; loss.backward() through it is divided as backward() is."""
         self.enter()
         with self._progress.timed("fwd"):
             result = self.module(*inputs, **named)
@@ -118,7 +118,7 @@ class DeepSpeedEngine(Getters, torch.nn.Module):
         self.show_rates()
 
     def show_rates(self) -> None:
-        """param_groups have what the next round uses, where the service's schedule decides it."""
+        """Shows the next round's values in param_groups, if the service's schedule sets them."""
         if isinstance(self.lr_scheduler, ServiceSchedule):
             self.lr_scheduler.show()
 
@@ -190,7 +190,7 @@ class DeepSpeedEngine(Getters, torch.nn.Module):
             self._boundary.other_backward()
 
     def _sum_up(self) -> None:
-        """Gradients of the passes before go into the sum, where that has another dtype."""
+        """Gradients of the earlier passes go into the sum, where its dtype differs."""
         if self._sums_in_fp32 and self._boundary.began:
             optimizer = self.trained("backward")
             with optimizer.no_sync():
@@ -200,8 +200,8 @@ class DeepSpeedEngine(Getters, torch.nn.Module):
     def step(self, lr_kwargs: dict[str, Any] | None = None) -> None:
         """At the end of a round: the optimizer's step, then the schedule's, and gradients are gone.
 
-        Elsewhere it counts the micro-batch only. A round that was skipped on all trainers moves
-        global_steps and skipped_steps, and the schedule stays. lr_kwargs: of lr_scheduler.step().
+        Elsewhere it counts the micro-batch only. A round skipped on all trainers moves global_steps
+        and skipped_steps, and the schedule stays. lr_kwargs: of lr_scheduler.step().
         """
         self.trained("step")
         if self._no_sync:
@@ -217,7 +217,7 @@ class DeepSpeedEngine(Getters, torch.nn.Module):
             self._report()
 
     def _report(self) -> None:
-        """Prints and writes what there is to say of the round that has just ended."""
+        """Prints and writes the reports on the round just ended."""
         if self._progress.due(self.global_steps):
             self._progress.step_ended(
                 self.global_steps, self.skipped_steps, self.get_lr(), self.get_mom()
@@ -290,7 +290,7 @@ class DeepSpeedEngine(Getters, torch.nn.Module):
     # ---- weights and the end
 
     def module_state_dict(self, exclude_frozen_parameters: bool = False) -> dict[str, Any]:
-        """The module's state dict, without parameters that are not trained if so asked."""
+        """The module's state dict, without untrained parameters if so asked."""
         state = self.module.state_dict()
         if exclude_frozen_parameters:
             frozen = {n for n, p in self.module.named_parameters() if not p.requires_grad}
@@ -325,8 +325,8 @@ class DeepSpeedEngine(Getters, torch.nn.Module):
         """Keeps the state under a tag, as a snapshot on the servers and a directory DIR/TAG.
 
         All trainers call it between rounds, after the same step(); rank 0 writes, and the others
-        continue until they need it. tag: global_step<n> by default; a tag that is there is
-        replaced. client_state: what load_checkpoint() returns: numbers, text, lists, dicts,
+        continue until they need it. tag: global_step<n> by default; an existing tag is replaced.
+        client_state: the value for load_checkpoint() to return: numbers, text, lists, dicts,
         tensors; rank 0's counts. save_latest: whether DIR/latest names it, written last. The
         module is in the directory, but for frozen parameters if excluded. Needs a durable job, or
         no optimizer; then there is the directory only.
@@ -364,8 +364,8 @@ class DeepSpeedEngine(Getters, torch.nn.Module):
         load_module_strict: whether names that only one side has are refused.
         With checkpoint.load_universal the directory is a universal checkpoint, the file is
         DIR/latest_universal, and all of the state goes into the present job.
-        Raises BadArgument for a tag that is missing, with those that are there, and for a
-        checkpoint that does not fit. Unsupported for the module of one that rank 0 may be writing.
+        Raises BadArgument for a missing tag, listing the existing ones, and for a checkpoint that
+        does not fit. Unsupported for the module of one that rank 0 may be writing.
         """
         parts = checkpoint.Parts(
             load_module_strict, load_optimizer_states, load_lr_scheduler_states, load_module_only,
@@ -391,7 +391,7 @@ def _check_loss(loss: Any, call: str) -> None:
 
 
 def _clear(module: torch.nn.Module) -> None:
-    # module.zero_grad() takes six times as long: it makes names, and keeps what it has seen.
+    # module.zero_grad() takes six times as long: it makes names and keeps what it saw.
     for parameter in module._parameters.values():
         if parameter is not None:
             parameter.grad = None

@@ -43,7 +43,7 @@ def check_tag(tag: Any) -> str:
 
 
 def check_directory(given: Any) -> None:
-    """BadArgument for what names no directory, such as None and ""."""
+    """BadArgument for a value that names no directory, such as None and ""."""
     if not isinstance(given, (str, os.PathLike)) or not os.fspath(given):
         raise BadArgument(f"{given!r} is no directory of checkpoints; give its path")
 
@@ -105,7 +105,7 @@ def write(
 
 
 def read(folder: str, tag: str) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """(values, tensors) of DIR/TAG. BadArgument lists the tags that are there for a missing one."""
+    """(values, tensors) of DIR/TAG. BadArgument for a missing tag lists the existing ones."""
     path = os.path.join(folder, tag, _NAME)
     if not os.path.isfile(path):
         there = ", ".join(tags(folder)) or "none"

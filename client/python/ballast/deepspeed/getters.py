@@ -1,4 +1,4 @@
-"""What scripts ask an engine: its counters, its sizes, and values of its configuration.
+"""Scripts' questions to an engine: its counters, its sizes, and values of its configuration.
 
 Comes from: ballast.deepspeed.engine, which derives from it. Thread safety: as the engine.
 """
@@ -78,7 +78,7 @@ class Getters:
         """Another size of rounds; gradient_accumulation_steps follows. BadArgument otherwise."""
         self._boundary.resize(train_batch_size)
 
-    # ---- what the optimizer says
+    # ---- the optimizer's values
 
     def get_lr(self) -> list[float]:
         """The learning rate of each group, with which the next round steps."""
@@ -100,7 +100,7 @@ class Getters:
         return None if self.optimizer is None else self.optimizer.grad_norm
 
     def loss_scale(self) -> float:
-        """What the next backward() multiplies the loss by; attaches where the service moves it."""
+        """The factor of the next backward() on the loss; attaches where the service moves it."""
         return 1.0 if self.optimizer is None else self.optimizer.loss_scale
 
     # ---- this trainer

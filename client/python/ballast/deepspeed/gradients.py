@@ -17,7 +17,7 @@ from ballast.errors import at_border
 if TYPE_CHECKING:
     from ballast.deepspeed.engine import DeepSpeedEngine
 
-engines: weakref.WeakSet[DeepSpeedEngine] = weakref.WeakSet()  # those that have an optimizer
+engines: weakref.WeakSet[DeepSpeedEngine] = weakref.WeakSet()  # those with an optimizer
 
 
 def know(engine: DeepSpeedEngine) -> None:
@@ -32,7 +32,7 @@ def safe_get_full_grad(param: torch.Tensor) -> torch.Tensor | None:
     It has the loss scale of fp16, as DeepSpeed's. In a round's last micro-batch it is the mean over
     the trainers: all of them call it, after init_distributed(), else it is Unsupported. Before that
     and in no_sync(), it is this trainer's own sum so far. A sum in fp32 is given before it is
-    rounded to the parameter's dtype. Of a parameter that is in no engine: its own gradient.
+    rounded to the parameter's dtype. Of a parameter in no engine: its own gradient.
     """
     engine = _engine_of(param)
     if engine is None or engine.optimizer is None:
@@ -47,7 +47,7 @@ def safe_set_full_grad(param: torch.Tensor, value: torch.Tensor) -> None:
     """Puts a gradient in the place of a parameter's, in its dtype, between backward() and step().
 
     All trainers give the same value, with the loss scale of fp16 in it, as in DeepSpeed. Of a
-    parameter that is in no engine: only in the place of one that is there.
+    parameter in no engine: only in place of an existing gradient.
     """
     engine = _engine_of(param)
     if engine is not None and engine.optimizer is not None:

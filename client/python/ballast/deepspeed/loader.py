@@ -1,7 +1,7 @@
 """The loader of training_data: this trainer's micro-batches, and where an epoch stands.
 
-Comes from: ballast.deepspeed.initialize. Goes to: the script. Each round commits the place, which a
-process that is started again continues from; ballast.deepspeed.checkpoint keeps it, too.
+Comes from: ballast.deepspeed.initialize. Goes to: the script. Each round commits the place, from
+which a restarted process continues; ballast.deepspeed.checkpoint keeps it, too.
 Thread safety: as torch's DataLoader.
 """
 
@@ -117,7 +117,7 @@ class Loader(DataLoader[Any]):
         self._end()
 
     def commit(self) -> Place:
-        """Where the data stands now, for a round that has had all that was given out."""
+        """The data's present position, for a round with all batches handed out so far."""
         self._find()
         self._used = self._used or self._position > self._begin
         return Place(self._epoch, self._position, self._now_order())

@@ -26,7 +26,7 @@ class _Local(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step of all parameters that have a gradient. Returns what the closure returns."""
+        """One step of all parameters with a gradient. Returns the closure's result."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

@@ -42,7 +42,7 @@ class _Kind(type):
 
 
 class _Scheduler(metaclass=_Kind):
-    """What the five share: a position, and the optimizer whose rates it decides.
+    """The common part of the five: a position, and the optimizer whose rates it decides.
 
     optimizer: of torch or Ballast, or an object whose attribute `optimizer` is one. The arguments
     are those of the class of this name in ballast.schedules, and after them last_batch_iteration.
@@ -76,7 +76,7 @@ class _Scheduler(metaclass=_Kind):
             self._apply()
 
     def get_lr(self) -> list[float]:
-        """The learning rate of each group at this position: what the next step uses."""
+        """The learning rate of each group at this position, for the next step."""
         return [rate for rate, *_ in self._rates()]
 
     def get_last_lr(self) -> list[Any]:

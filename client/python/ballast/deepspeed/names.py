@@ -1,4 +1,4 @@
-"""Names of DeepSpeed that are not here, and what to use in their place.
+"""Names of DeepSpeed missing here, and their replacements.
 
 Comes from: ballast.deepspeed. Thread safety: pure functions.
 """

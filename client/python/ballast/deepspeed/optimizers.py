@@ -1,7 +1,7 @@
 """DeepSpeed's optimizer classes, as scripts make them: torch's, which initialize() takes over.
 
 Comes from: scripts, as `from ballast.deepspeed.ops.adam import DeepSpeedCPUAdam`. Goes to:
-torch.optim. An optimizer that is not given to initialize() has its state in the trainer.
+torch.optim. An optimizer not given to initialize() has its state in the trainer.
 Thread safety: as torch.optim.
 """
 

@@ -1,4 +1,4 @@
-"""What an engine prints: steps_per_print and wall_clock_breakdown, in the form of DeepSpeed's logs.
+"""An engine's printed lines: steps_per_print and wall_clock_breakdown, in DeepSpeed's log format.
 
 Comes from: ballast.deepspeed.engine. Goes to: stdout of rank 0, ballast.monitor. Source:
 deepspeed/runtime/engine.py (_report_progress) and utils/timer.py of 0.19.8. Thread safety: used by
@@ -23,8 +23,7 @@ _PARTS = {
     "bwd_allreduce": "backward_allreduce",
     "step": "step",
 }
-# Phases of a round by the fields of last_report that have them: at this trainer, and the longest of
-# any server.
+# Phases of a round by their fields of last_report: at this trainer, and the longest of any server.
 _PHASES = {
     "push": "push_ns",
     "wait": "wait_ns",

@@ -3,7 +3,7 @@
 Comes from: ballast.deepspeed.submodules. Thread safety: nothing here is shared.
 
 Many scripts import stage 3, pipelines or experts at their top, for a path that another option
-takes. Each such name is a class that has no objects: isinstance() is False, and a call, a subclass'
+takes. Each such name is a class without objects: isinstance() is False, and a call, a subclass'
 object or an attribute raises with what to use.
 """
 

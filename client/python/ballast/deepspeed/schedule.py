@@ -34,7 +34,7 @@ def saved_position(saved: Mapping[str, Any], path: str) -> int | None:
 class ServiceSchedule:
     """DeepSpeed's schedulers over the service's. The position is the job's: it survives with it.
 
-    optimizer: whose rates the schedule decides; its param_groups have what the next round uses.
+    optimizer: whose rates the schedule decides; its param_groups have the next round's values.
     """
 
     def __init__(self, optimizer: ServiceOptimizer) -> None:

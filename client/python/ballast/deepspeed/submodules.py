@@ -3,8 +3,8 @@
 Comes from: the import statement, for names below ballast.deepspeed that no file here has. Goes to:
 the modules of ballast.deepspeed and ballast.ops. Thread safety: as Python's import.
 
-`from ballast.deepspeed.ops.adam import FusedAdam` finds a module that is made of the table below,
-and of the names whose use, not whose import, is refused. Any other name raises ModuleNotFoundError
+`from ballast.deepspeed.ops.adam import FusedAdam` finds a module made from the table below, and
+from the names whose use, not whose import, is refused. Any other name raises ModuleNotFoundError
 with what to use. Python drops that of a missing submodule where `from package import name` looks
 for one, and says less. So its `name` is DeepSpeed's own.
 """
@@ -50,7 +50,7 @@ _GROUPS = _at(f"{_ROOT}.comm", "_get_data_parallel_group _get_data_parallel_rank
               "_get_sequence_parallel_rank _get_sequence_parallel_world_size")  # fmt: skip
 
 # Modules by their names below `deepspeed`; of each the names that it has, and where they are. A
-# text in place of them: the module that has all of its names.
+# text in place of them: the module with all of its names.
 MODULES: dict[str, dict[str, str] | str] = {
     **{name: {} for name in REFUSED if name},
     "accelerator.abstract_accelerator": _at(_ACCELERATOR, "DeepSpeedAccelerator"),
@@ -104,8 +104,8 @@ MODULES: dict[str, dict[str, str] | str] = {
 
 
 def advise(name: str) -> Callable[[str], Any]:
-    """A module's __getattr__: submodules, what is refused at its use, and AttributeError with what
-    to use. name: of the module, below `deepspeed`."""
+    """A module's __getattr__: submodules, names refused at their use, and AttributeError with the
+    alternative. name: of the module, below `deepspeed`."""
 
     def __getattr__(attribute: str) -> Any:
         full = f"{name}.{attribute}".lstrip(".")

@@ -1,4 +1,4 @@
-"""comms_logger: what each round sends and receives, and how fast, as DeepSpeed's table shows it.
+"""comms_logger: each round's traffic and its rates, in the form of DeepSpeed's table.
 
 Comes from: ballast.deepspeed.engine, which adds rounds. Goes to: comm.log_summary(), stdout.
 Source of the table: deepspeed/utils/comms_logging.py of 0.19.8. Thread safety: used by one thread

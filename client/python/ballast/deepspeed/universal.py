@@ -81,7 +81,7 @@ def _beside(
 
 
 def _load_schedule(scheduler: Any, saved: dict[str, Any]) -> None:
-    # DeepSpeed's schedules count from -1, torch's from 0. What the file lacks stays.
+    # DeepSpeed's schedules count from -1, torch's from 0. Values not in the file stay.
     if "last_batch_iteration" in saved:
         saved.setdefault("last_epoch", saved["last_batch_iteration"] + 1)
     scheduler.load_state_dict({**scheduler.state_dict(), **saved})

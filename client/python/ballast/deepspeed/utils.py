@@ -32,14 +32,14 @@ __all__ = [
     "safe_set_full_grad", "set_z3_leaf_module", "set_z3_leaf_modules", "unset_z3_leaf_modules",
     "z3_leaf_module", "z3_leaf_parameter",
 ]  # fmt: skip
-__path__: list[str] = []  # import statements ask ballast.deepspeed.submodules for what is not here
+__path__: list[str] = []  # import statements ask ballast.deepspeed.submodules for other names
 
 
 @at_border
 def safe_get_full_fp32_param(param: torch.Tensor) -> torch.Tensor:
     """The fp32 master of a parameter, on the CPU, of its shape; fetched from the servers.
 
-    Between rounds, behind the first one; downloads 4 bytes per parameter of the job. BadArgument
+    Between rounds, after the first one; downloads 4 bytes per parameter of the job. BadArgument
     for a parameter of no engine.
     """
     return _array_of(param, "master")

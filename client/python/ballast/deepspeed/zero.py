@@ -31,7 +31,7 @@ class _Context:
 
 
 class Init(_Context):
-    """A model that is built in this context is built as outside of it."""
+    """A model built in this context is built as outside of it."""
 
 
 class GatheredParameters(_Context):
@@ -112,7 +112,7 @@ def unset_z3_leaf_modules(
 
 
 def get_z3_leaf_modules(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """The modules that are marked."""
+    """The marked modules."""
     return [module for module in model.modules() if z3_leaf_module(module)]
 
 

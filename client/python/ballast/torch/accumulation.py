@@ -32,15 +32,15 @@ class Accumulation:
     """The micro-batches since the last round. Parameters keep their sum also before they attach.
 
     steps: micro-batches of a round. count: those in the sum.
-    Memory: 4 bytes per element of every gradient that was added, kept for the next round, and a
+    Memory: 4 bytes per element of every added gradient, kept for the next round, and a
     copy in the parameter's dtype for the push.
     """
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
         self.count = 0
-        self._scale = 0.0  # by what the losses of the sum are multiplied
-        self._held = 0  # no_sync() contexts that are open
+        self._scale = 0.0  # the factor on the losses of the sum
+        self._held = 0  # open no_sync() contexts
         self._sums: dict[torch.Tensor, torch.Tensor] = {}  # by parameter
         self._added: set[torch.Tensor] = set()  # parameters whose sum counts
 
@@ -60,8 +60,8 @@ class Accumulation:
     def add(self, entries: list[Entry], scale: float) -> None:
         """Adds the gradients of `entries` as one micro-batch; their .grad is None afterwards.
 
-        A parameter without a gradient counts as zeros, and one that has none in all micro-batches
-        of a round has none in the round. scale: by what their loss is multiplied. Raises as
+        A parameter without a gradient counts as zeros, and one without a gradient in all
+        micro-batches of a round has none in the round. scale: the factor on their loss. Raises as
         expect() and buffers.dense_gradient(), before the gradients have changed.
         """
         self.expect(scale)
@@ -112,7 +112,7 @@ class Accumulation:
         return self._sums[p].clone() if grad is None else self._sums[p] + grad
 
     def forget(self, p: torch.Tensor) -> None:
-        """Takes a parameter out of the sum; what its .grad holds then counts alone."""
+        """Takes a parameter out of the sum; its .grad then counts alone."""
         self._added.discard(p)
 
     def clear(self, entries: list[Entry]) -> None:

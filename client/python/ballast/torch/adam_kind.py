@@ -1,6 +1,6 @@
 """The numbers, options and state arrays of AdamW and Adam.
 
-Comes from: ballast.torch.adamw, ballast.torch.adam. Goes to: what takes a ballast.torch.kind.Kind.
+Comes from: ballast.torch.adamw, ballast.torch.adam. Goes to: users of ballast.torch.kind.Kind.
 Pure functions. Source: torch.optim.AdamW and Adam (2.13); the keys are those of their param_groups.
 """
 

@@ -40,22 +40,22 @@ class AdamW(ServiceOptimizer):
         rank pushes them for all, and the servers compare checksums of them in the first rounds
         (GradientMismatch). "auto": the attach looks whether the model is in DDP by then, and says
         so (docs/decisions/031-reduced-gradients.md). Fixed for the job.
-    collective: "none", or a process group of torch.distributed that has just this job's trainers,
-        in the order of their ranks (gloo; others are not tested). The gradients are then
+    collective: "none", or a process group of torch.distributed with exactly this job's trainers, in
+        the order of their ranks (gloo; others are not tested). The gradients are then
         reduce-scattered in it, each rank pushes and receives 1/world_size of the bytes, and the
         weights are all-gathered (docs/collectives.md). A lost rank is TrainerLost on the others.
     max_grad_norm: clips the averaged gradient by its global 2-norm, over all tensors and servers.
         torch.nn.utils.clip_grad_norm_ before step() is exact for one trainer without a loss scale;
         with several it clips each trainer's own gradient before the average, and with a loss scale
-        a gradient that is still multiplied by it. Both are something else, and are warned of, once,
-        when the first rounds look like it.
+        a still scaled gradient. Neither is the same as max_grad_norm; a warning appears once when
+        the first rounds look like either.
     loss_scale: factor by which the loss was multiplied; the service divides it out. A number, or
         "dynamic" or a bt.DynamicLossScale: the service moves it, and the script calls
         opt.scale(loss).backward() (docs/schedules.md).
     lr_schedule: one of ballast.schedules, which the service evaluates from each group's lr and
         betas; param_groups show what the last round used. Not together with a scheduler of torch.
     profile: "exact", or "deepspeed" with DeepSpeed's quirks in both (docs/schedules.md).
-    nonfinite: what happens when a gradient, or the sum over the trainers, is NaN or Inf anywhere.
+    nonfinite: the reaction to NaN or Inf anywhere in a gradient or in the sum over the trainers.
         Nothing of that round is applied on any server. "skip": training continues
         (`step_was_skipped`, `last_report["nonfinite_element"]`). "halt": step() raises
         NonfiniteGradient on all trainers, naming tensor, index and slot.
@@ -65,28 +65,27 @@ class AdamW(ServiceOptimizer):
     model: a module that gives names to parameters passed without.
     extent_elements, tile_elements: advanced; how the state is cut (see docs/ARCHITECTURE.md).
     attach_timeout: seconds to wait for the other trainers at the first step().
-    durability: what a finished round survives: "power" (power loss of every host; the default),
-        "process" (kill -9 of every server) or "none" (nothing: a lost server ends the job).
-        With the first two, which need servers with a storage.data_dir, calls wait while a server is
-        away, say so on stderr, and continue with the same bits when it is back.
+    durability: the failures that a finished round survives: "power" (power loss of every host; the
+        default), "process" (kill -9 of every server) or "none" (nothing: a lost server ends the
+        job). With the first two, which need servers with a storage.data_dir, calls wait while a
+        server is away, say so on stderr, and continue with the same bits when it is back.
     reconnect_timeout: seconds a server of a durable job may be away before the call that waits for
         it raises ServerLost.
-    resume: what it means that a job of this name exists: "never" (an error), "auto" (take this
+    resume: the treatment of an existing job of this name: "never" (an error), "auto" (take this
         rank's seat in it, or start it when there is none) or "must" (an error when there is none).
         Needs durability, and attach() before the first forward pass. Warns when parameters have no
         name: their order then says which of the job's tensors is which.
     variable_world: trainers may join and leave while the job runs. It starts with world_size
-        trainers; one with a higher rank, or a free one, joins with resume="auto", and those that
-        are there continue without one that closes or is lost. Gradients are averaged over those
-        that take part in the round. Needs durability.
+        trainers; one with a higher rank, or a free one, joins with resume="auto", and the others
+        continue without one that closes or is lost. Gradients are averaged over the round's
+        participants. Needs durability.
     min_world: of a variable_world, the fewest trainers that training continues with (1); as
         torchrun's --nnodes=MIN:MAX with world_size as the other end, or BALLAST_MIN_WORLD_SIZE. A
-        job that is started again waits for world_size trainers, and after the servers'
-        timing.lease begins with those that are there, if they are so many. When fewer would be
-        left, a trainer that is lost is waited for, and one that closes while others continue ends
-        the job with TrainerLeft.
-    pinned_bytes: with parameters on a GPU, host memory that is pinned at attach for what is on its
-        way (32 MiB); at least 4 MiB.
+        restarted job waits for world_size trainers, and after the servers' timing.lease begins with
+        those present, if there are at least min_world. When fewer would be left, the job waits for
+        a lost trainer, and a trainer that closes while others continue ends it with TrainerLeft.
+    pinned_bytes: with parameters on a GPU, host memory pinned at attach for data in transit (32
+        MiB); at least 4 MiB.
     device: where the servers keep the state, as in ds_config's offload_optimizer.device; no bit
         depends on it. "cpu": in memory, or OverBudget is raised. "nvme": on their disks, with as
         much of it in memory as storage.dram_budget allows (docs/nvme.md); needs durability.

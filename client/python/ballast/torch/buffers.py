@@ -1,9 +1,9 @@
 """Addresses of gradients and weights for one call, with row-major copies where torch's differ.
 
 Comes from: ballast.torch.membership, .rounds. Goes to: ballast.session. Contiguous tensors are lent
-as they are (no copy); strided ones travel through a contiguous twin that is kept for the next
-round. Here and in the modules next to it every new tensor names its device:
-torch.set_default_device() may have named another one.
+as they are (no copy); strided ones travel through a contiguous twin, kept for the next round. Here
+and in the modules next to it every new tensor names its device: torch.set_default_device() may have
+named another one.
 """
 
 from __future__ import annotations
@@ -97,8 +97,9 @@ def dense_gradient(entry: Entry) -> torch.Tensor | None:
 def gradient(entry: Entry) -> tuple[int, torch.Tensor | None]:
     """(address or 0, owner of the memory) of the parameter's gradient, contiguous.
 
-    One of another dtype is rounded once to the parameter's, to nearest, ties to even: what travels
-    has that dtype, and an fp32 sum of micro-batches is rounded so, too. Raises as dense_gradient().
+    A gradient of another dtype is rounded once to the parameter's, the dtype on the wire: to
+    nearest, ties to even. An fp32 sum of micro-batches is rounded the same way. Raises as
+    dense_gradient().
     """
     grad = dense_gradient(entry)
     if grad is None:
@@ -125,7 +126,7 @@ def copied_gradient(entry: Entry, values: torch.Tensor) -> tuple[int, torch.Tens
 
 
 def received(entries: list[Entry]) -> None:
-    """Completes the receipt of these weights: moves twins back, and remembers what is there.
+    """Completes the receipt of these weights: moves twins back, and remembers the received values.
 
     Tells autograd that the parameters were written outside torch.
     """

@@ -1,7 +1,7 @@
-"""The process group of a job's trainers: its conditions, what its ranks agree on, and a lost rank.
+"""The process group of a job's trainers: its conditions, its ranks' agreement, and a lost rank.
 
 Comes from: ballast.torch.membership, .shares. Goes to: torch.distributed. The group is the
-script's: this module makes none and ends none. A group that has lost a rank is stale for ever.
+script's: this module makes none and ends none. A group that lost a rank is stale forever.
 Thread safety: used by one thread at a time.
 """
 
@@ -25,7 +25,7 @@ from ballast.session import SLICE_S, Session
 # torch has given both other names.
 _all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 _reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
-# After a failed call, how long the ranks that are there wait for each other's word.
+# After a failed call, how long the present ranks wait for each other's message.
 ROLL_CALL_S = 2.0
 # A tensor's name and the type of its device.
 Place = tuple[str, str]
@@ -80,7 +80,7 @@ def check_devices(config: JobConfig, tensors: list[tuple[str, torch.Tensor]]) ->
 
 
 class Agreement:
-    """What the ranks of a job agree on before a round, whatever carries it.
+    """The agreement of a job's ranks before a round, over any transport.
 
     timeout_s: how long a rank waits for the others. epoch: over whose members the next calls go.
     recovers: whether a later step can succeed in this process after TrainerLost.
@@ -99,7 +99,7 @@ class Agreement:
     def agree(self, present: list[bool], scale: float, places: Sequence[Place] = ()) -> list[bool]:
         """Per tensor: whether any rank has a gradient. Every rank calls it before a round.
 
-        present: of this rank. scale: by what its gradients are multiplied; LossScaleMismatch on all
+        present: of this rank. scale: the factor on its gradients; LossScaleMismatch on all
         ranks when it differs. places: where its tensors are; BadArgument on all ranks, naming the
         tensor, when the kind of device differs: buckets are cut by device. Returns when this rank
         is in the newest epoch that any rank knows.
@@ -119,7 +119,7 @@ class Agreement:
         return [bit != 0 for bit in any_of.to_bytes(len(present), "little")]
 
     def _everyones(self, mine: bytes) -> list[bytes]:
-        """What each rank gave, all equally long, by rank. Raises TrainerLost."""
+        """The ranks' inputs, all equally long, by rank. Raises TrainerLost."""
         raise NotImplementedError
 
     def _refuse_differences(self, heads: list[tuple[int, int, float]]) -> None:
@@ -171,7 +171,7 @@ class Agreement:
 
 
 class Collective(Agreement):
-    """The calls of one trainer on its process group, with errors that name what is missing.
+    """The calls of one trainer on its process group, with errors that name the missing part.
 
     group: kept for as long as this lives. Every call raises TrainerLost when a rank does not
     arrive within the group's own timeout, and again at once from then on.
@@ -183,7 +183,7 @@ class Collective(Agreement):
         options = self.group._get_backend(self._small_device()).options
         super().__init__(config, session, options._timeout.total_seconds())
         self._stale = ""  # why; empty: it is not
-        self._epoch = session.epoch  # of the call that is under way
+        self._epoch = session.epoch  # of the current call
 
     def _everyones(self, mine: bytes) -> list[bytes]:
         given = torch.tensor(list(mine), dtype=torch.uint8, device=self._small_device())
@@ -236,8 +236,8 @@ class Collective(Agreement):
         return lost
 
     def _missing(self, where: str) -> list[int]:
-        # A roll call over the group's store: every rank that has failed says where. [] where the
-        # store is gone, too: the rank that has it may be the lost one.
+        # A roll call over the group's store: every failed rank says where. [] where the store is
+        # gone, too: its rank may be the lost one.
         names = {
             rank: f"ballast/{self._config.job}/{self._epoch}/{rank}" for rank in range(self.world)
         }

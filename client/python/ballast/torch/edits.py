@@ -20,9 +20,9 @@ from ballast.errors import InitMismatch, WeightsEdited, warn
 from ballast.session import Session
 from ballast.torch.manifest import Entry
 
-ROUNDS, EVERY = 10, 100  # times between two rounds that are looked at: the first, and each so many
+ROUNDS, EVERY = 10, 100  # examined: the first ROUNDS rounds, and every EVERYth
 _ROW = 4096  # words of a checksum's row
-_COMPARED = 1 << 26  # elements that are fetched at a time, to be compared
+_COMPARED = 1 << 26  # elements fetched at a time, to be compared
 _PAGE = "docs/optimizers.md#weights-that-a-script-changes"
 _UNTRACED = "without a trace in torch (p.data, numpy or C++)"
 _OWN_ROWS = (
@@ -30,7 +30,7 @@ _OWN_ROWS = (
     "scales the rows of its own batch in each forward pass. Leave max_norm= out, and scale all "
     f"rows after step(), then call opt.upload_weights() ({_PAGE})"
 )
-# What changes weights so most often.
+# The most frequent causes of such changes.
 _OFTEN = {
     "in place": "nn.Embedding(max_norm=) does so in each forward pass",
     "by giving it other memory": "torch.nn.utils.prune.remove() does so",
@@ -49,7 +49,7 @@ class EditWatch:
         self._looking = True
 
     def begin(self, entries: Sequence[Entry]) -> None:
-        """A round has ended, and the parameters hold what the service has."""
+        """A round has ended, and the parameters hold the service's values."""
         self._count += 1
         self._looking = self._always or self._count <= ROUNDS or self._count % EVERY == 0
         self._missed |= not self._looking
@@ -58,7 +58,7 @@ class EditWatch:
         self.join(entries)
 
     def join(self, entries: Sequence[Entry]) -> None:
-        """As begin(), for tensors that are new in the job."""
+        """As begin(), for tensors new in the job."""
         if not self._looking:
             return
         for entry, value in zip(entries, _checksums([e.param for e in entries])):
@@ -107,7 +107,7 @@ def explained() -> Iterator[None]:
 
 
 def _alone(entries: Sequence[Entry], config: JobConfig) -> bool:
-    # Several trainers must decide alike. A script that is resumed counts rounds. And an upload
+    # Several trainers must decide alike. A resumed script counts rounds. And an upload
     # would round the fp32 masters of all 16-bit parameters.
     single = config.world_size == 1 and not config.variable_world
     return single and config.resume == "never" and all(e.dtype == torch.float32 for e in entries)
@@ -202,7 +202,7 @@ def checksum(p: torch.Tensor) -> torch.Tensor:
     whole = bits.numel() - bits.numel() % (8 // bits.element_size())
     words = bits[:whole].view(torch.int64)
     rows = words[: words.numel() - words.numel() % _ROW]
-    # Short enough for one thread: at this, several are slower on a host that has others to do.
+    # Short enough for one thread: here several are slower on a host busy with other work.
     pieces = rows.split(7 * _ROW) if p.device.type == "cpu" and rows.numel() else (rows,)
     sums = [piece.view(-1, _ROW).sum(1) for piece in pieces]
     values = torch.cat([*sums, words[rows.numel() :], bits[whole:].to(torch.int64)])

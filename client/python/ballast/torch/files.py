@@ -1,8 +1,8 @@
 """Safetensors files on this machine, as a source of weights and optimizer state for load_export().
 
 Comes from: ballast.torch.service_optimizer. Goes to: ballast.torch.load. A source is one
-file, or a directory: an export of Ballast (weights, and in "optimizer" what the servers keep with
-them), or weights as model hubs have them, with or without an index; or a universal checkpoint
+file, or a directory: an export of Ballast (weights, and in "optimizer" the servers' state), or
+weights as model hubs have them, with or without an index; or a universal checkpoint
 (ballast.torch.universal). Files are untrusted: the extension checks every header before it takes
 memory, and nothing is unpickled.
 """
@@ -25,8 +25,8 @@ from ballast.torch.universal import is_universal, state_of_universal
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 _INDEX = "model.safetensors.index.json"
 _STATE = "optimizer"
-# Keys of a file's metadata that are no other name of a tensor: which framework's, and what is the
-# same in all files of one export.
+# Keys of a file's metadata that do not give another name of a tensor: the framework, and the
+# entries equal in all files of one export.
 _FORMAT = "format"
 _ORIGIN = {"ballast.round": "round", "ballast.snapshot": "snapshot"}
 
@@ -71,7 +71,7 @@ class _Tensors:
                 )
 
     def name_of(self, names: tuple[str, ...]) -> str | None:
-        """The first of `names` that is there, itself or as another name of what is."""
+        """The first of `names` in the source, by itself or as another name of a tensor there."""
         for name in names:
             if name in self._places:
                 return name
@@ -131,10 +131,10 @@ def state_of_source(source: Any, into: Receiver) -> State:
 
 
 def state_of_files(path: str, into: Receiver) -> State:
-    """What the files say of the parameters, checked; parameters are found by their names.
+    """The files' state of the parameters, checked; parameters are found by their names.
 
-    Every entry of the receiver has to be there; tensors that none of them is called are left. A
-    frozen parameter that is there gets its value, too. Without optimizer state arrays begin anew,
+    Every entry of the receiver must be in the files; tensors of other names are ignored. A frozen
+    parameter in the files gets its value, too. Without optimizer state arrays begin anew,
     and no steps were taken. Raises BadArgument naming file and tensor, also for state of another
     kind and for arrays that the job lacks.
     """

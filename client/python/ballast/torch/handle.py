@@ -1,9 +1,9 @@
 """The small state_dict of a Ballast optimizer: a handle to the state, not the state.
 
 Comes from: ballast.torch.service_optimizer. Frameworks move, save and reload optimizer state
-dicts at will (Accelerate's prepare() loads what it has just saved), so saving must cost nothing and
-loading one's own handle must change nothing. Only Python numbers, strings, lists and dicts: it
-survives torch.save and torch.load(weights_only=True).
+dicts at will (Accelerate's prepare() loads its own dict right after saving it), so saving must cost
+nothing and loading one's own handle must change nothing. Only Python numbers, strings, lists and
+dicts: it survives torch.save and torch.load(weights_only=True).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a script asks of the job between rounds: its state, its weights, a snapshot, the end.
+"""A script's requests to the job between rounds: its state, its weights, a snapshot, the end.
 
 Comes from: ballast.torch.service_optimizer, which derives from it. Goes to: ballast.torch.export,
 ballast.torch.membership, ballast.control.
@@ -69,11 +69,11 @@ class JobCalls(JobView):
 
         One rank calls it, between steps: `if rank == 0: opt.snapshot("warm")`. Returns when all of
         it survives, with the number of rounds it has; the other ranks continue until they need this
-        one. Where all ranks call it after the same step, all get the one snapshot. keep: so many
-        snapshots of the job stay, the oldest are removed; 0: all. Needs a durable job and, with
-        several servers, their `storage.snapshot_dir`. Raises BadArgument for a name that is none,
-        NameInUse where a snapshot of another round has it, OverBudget, Unsupported; then nothing is
-        left of it.
+        one. Where all ranks call it after the same step, all get the one snapshot. keep: how many
+        of the job's newest snapshots stay, older ones are removed; 0: all. Needs a durable job and,
+        with several servers, their `storage.snapshot_dir`. Raises BadArgument for an invalid name,
+        NameInUse where a snapshot of another round has it, OverBudget, Unsupported; then
+        nothing is left of it.
         """
         if not isinstance(name, str):
             raise BadArgument(f"snapshot(): name={name!r} must be a str")
@@ -91,7 +91,7 @@ class JobCalls(JobView):
 
 
 def _snapshot(session: Session, name: str, keep: int) -> int:
-    """The snapshot of this round, whichever rank takes it. Waits for one that is being taken."""
+    """The snapshot of this round, whichever rank takes it. Waits for one in progress."""
     config = session.config
     give_up = time.monotonic() + _BUSY_WAIT_S * config.time_scale
     look_s = _LOOK_FIRST_S
@@ -100,7 +100,7 @@ def _snapshot(session: Session, name: str, keep: int) -> int:
             return session.snapshot(name, keep)
         except NameInUse:
             there = [one for one in control.of(config).snapshots(config.job) if one["name"] == name]
-            # The servers count the round that is next.
+            # The servers count the next round.
             if [one["round"] - 1 for one in there] != [session.round]:
                 raise
             return session.round

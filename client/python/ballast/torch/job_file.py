@@ -28,7 +28,8 @@ _KINDS = ("AdamW", "Adam", "SGD", "Adagrad", "Lion", "LAMB", "apply_delta")
 def service_kind_of(directory: str) -> str | None:
     """The service's name of the kind; None where the directory has no job.ballast.
 
-    BadArgument, naming the file, for one that is none, is damaged, or is of a newer version.
+    BadArgument, naming the file, for a file of another kind, a damaged one, or one of a newer
+    version.
     """
     path = os.path.join(directory, _NAME)
     if not os.path.lexists(path):

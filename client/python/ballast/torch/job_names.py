@@ -1,8 +1,9 @@
-"""What a job calls its tensors, where that differs from the model by the prefixes of wrappers.
+"""A job's names of its tensors, where they differ from the model's by the prefixes of wrappers.
 
-torch.compile puts "_orig_mod." in front of the names of what it compiles, a whole model or a layer,
-and DDP "module." in front of all. A job that was begun with such a model may be continued without,
-and the other way round: the names are then the job's on the wire, and the model's everywhere else.
+torch.compile puts "_orig_mod." in front of the names of the compiled module, a whole model or a
+layer, and DDP "module." in front of all. A job begun with such a model may be continued without,
+and the other way round: the names are then the job's on the wire, and the model's
+everywhere else.
 Comes from: ballast.torch.membership. Goes to: ballast.session (TensorSpec).
 Thread safety: used by one thread at a time.
 """
@@ -23,7 +24,7 @@ _CONTINUES = "cannot continue job"
 
 
 class JobNames:
-    """Finds the job's names out from what the servers refuse, one wrapped module at a time."""
+    """Finds out the job's names from the servers' refusals, one wrapped module at a time."""
 
     def __init__(self) -> None:
         self._rules: list[tuple[str, str]] = []  # (the model's beginning, the job's)
@@ -31,7 +32,7 @@ class JobNames:
         self._first = 0  # tensors before this one have the job's names
 
     def specs(self, entries: list[Entry]) -> list[TensorSpec]:
-        """What the servers are told of the entries."""
+        """The specs of the entries for the servers."""
         return [
             spec._replace(name=self.of(spec.name), aliases=tuple(map(self.of, spec.aliases)))
             for spec in (entry.spec() for entry in entries)
@@ -46,7 +47,7 @@ class JobNames:
         return self._names[name]
 
     def follow(self, refused: SpecMismatch, entries: list[Entry]) -> bool:
-        """Whether the names were all that was refused, and specs() has learned the job's.
+        """Whether only the names were refused, and specs() has learned the job's.
 
         entries: those of the refused attach. Where names differ by prefixes, and cannot be learned,
         raises `refused` with the prefixes.
@@ -61,7 +62,7 @@ class JobNames:
             raise _explained(refused) from None
         self._first = number + 1
         names = [name for entry in entries[number:] for name in (entry.name, *entry.aliases)]
-        # What wraps the whole model, and then what wraps the module that this tensor is in.
+        # The wrapper of the whole model, followed by that of this tensor's module.
         whole = (_leading(ours), _leading(theirs))
         ours = whole[1] + ours[len(whole[0]):]  # fmt: skip
         while ours and ours.rpartition(".")[2] == theirs.rpartition(".")[2]:

@@ -1,4 +1,4 @@
-"""What an optimizer in the service says about its job and its last round.
+"""An optimizer's view of its job in the service and of the last round.
 
 Comes from: ballast.torch.service_optimizer, which derives from it. Goes to:
 ballast.torch.membership and rounds, which are read only.
@@ -78,8 +78,8 @@ class JobView(UntracedOptimizer):
 
     @property
     def skipped_steps(self) -> int:
-        """Rounds that were skipped: of the job with a dynamic loss scale or a schedule, else those
-        that this process has taken part in. One that halts at the smallest loss scale is none."""
+        """Skipped rounds: all of the job's with a dynamic loss scale or a schedule, else those in
+        which this process took part. A halt at the smallest loss scale does not count."""
         policy = self.policy
         return self._rounds.skipped if policy is None else int(policy["skipped_rounds"])
 
@@ -130,17 +130,18 @@ class JobView(UntracedOptimizer):
 
     @property
     def resumed(self) -> bool:
-        """Whether attach() took a seat in a job that was there; False before."""
+        """Whether attach() took a seat in an existing job; False before."""
         return self._membership.session is not None and self._membership.session.resumed
 
     @property
     def user_state(self) -> Any:
-        """What this rank's script needs to continue: its data position, random_state(), schedulers.
+        """State that this rank's script needs to continue: its data position, random_state(),
+        schedulers.
 
-        Bytes, or what JSON can hold; at most 64 KiB. step() commits its value at that moment with
-        the round, and after attach() in a resumed job it is the value of the newest finished round
-        (None when there was none). A step() with a value that is too large, or that JSON cannot
-        hold, raises BadArgument before anything is sent.
+        Bytes, or a value that JSON can hold; at most 64 KiB. step() commits its value at that
+        moment with the round, and after attach() in a resumed job it is the value of the newest
+        finished round (None when there was none). A step() with a value too large, or one that JSON
+        cannot hold, raises BadArgument before anything is sent.
         """
         return self._membership.user_state
 
@@ -153,8 +154,8 @@ class JobView(UntracedOptimizer):
         """Bytes moved and copied since attach; {} before the first step().
 
         payload_up_bytes, payload_down_bytes: of gradients and weights on the wire. copied_up_bytes,
-        copied_down_bytes: those that were copied in this process on their way: none up and each
-        once down, and once more, both ways, where a tensor is not contiguous.
+        copied_down_bytes: bytes copied in this process on their way: none up and each once down,
+        and once more, both ways, for a non-contiguous tensor.
         """
         return self._membership.counters()
 
@@ -169,7 +170,7 @@ class JobView(UntracedOptimizer):
 
     @property
     def durability(self) -> str:
-        """What a finished round survives: "power", "process" or "none"."""
+        """The failures that a finished round survives: "power", "process" or "none"."""
         return self._membership.config.durability
 
     @property

@@ -1,4 +1,4 @@
-"""What sets one kind of optimizer apart from the others: its numbers, options and state arrays.
+"""The differences between kinds of optimizers: their numbers, options and state arrays.
 
 Comes from: ballast.torch.adamw and modules like it, one Kind each. Goes to: service_optimizer,
 rounds, load, files, export, which know no kind by name. Pure functions.
@@ -44,8 +44,8 @@ class Number:
 class Array:
     """A state array, by torch's name.
 
-    needs: the option without which a job has no such array. initial: the option that is its
-    elements' first value, which is 0 without one. may_lack: a parameter with state may have none of
+    needs: the option without which a job has no such array. initial: the option with its elements'
+    first value, which is 0 without one. may_lack: a parameter with state may have none of
     it yet.
     """
 
@@ -60,8 +60,8 @@ class Kind:
     """One kind of optimizer, as a row of common/job/optimizer.h and as torch shows it. Immutable.
 
     name: of its class in ballast.torch and, if in_torch, in torch.optim. service: its name in the
-    service, where that is another. numbers: in the wire's order. fixed: keys of torch's groups that
-    are options of the job, so that all groups have one value. state: the arrays after the master.
+    service, where different. numbers: in the wire's order. fixed: keys of torch's groups for
+    options of the job, so that all groups have one value. state: the arrays after the master.
     refused: keys of torch's groups that this version lacks. quirk: the option of the service that
     profile="deepspeed" switches on, if any.
     """
@@ -104,7 +104,7 @@ class Kind:
     ) -> None:
         """BadArgument, naming `where`, for a saved group of another kind.
 
-        ours: the group that is to get its values.
+        ours: the group to receive its values.
         """
         own = {*(number.key for number in self.numbers), *self.fixed, *ours}
         foreign = [key for key in _TELLING if key in group and key not in own]
@@ -118,7 +118,7 @@ class Kind:
         """The hyper-parameters of param_groups[index] as they are now, in the wire's order.
 
         The servers check ranges (BAD_HYPERPARAM), equally for all slots. Raises BadHyperparam for
-        what is no number, and Unsupported as refuse_options().
+        anything but a number, and Unsupported as refuse_options().
         """
         where = f"param_groups[{index}]"
         self.refuse_options(group, where)
@@ -133,13 +133,13 @@ class Kind:
                 )
 
     def options(self, groups: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        """What a job of these groups has as its fixed options. Unsupported where groups differ."""
+        """The fixed options of a job of these groups. Unsupported where groups differ."""
         options = self.fixed_values(groups[0])
         self.refuse_changes(groups, options)
         return options
 
     def fixed_values(self, group: Mapping[str, Any]) -> dict[str, float]:
-        """What one group has as the options that are the job's."""
+        """One group's values of the job's options."""
         return {key: float(group.get(key) or 0) for key in self.fixed}
 
     def refuse_changes(
@@ -148,7 +148,7 @@ class Kind:
         options: Mapping[str, float],
         where: str = "",
     ) -> None:
-        """Unsupported, naming the group, or `where`, for a fixed option that is not the job's."""
+        """Unsupported, naming the group, or `where`, for a fixed option unlike the job's."""
         for i, group in enumerate(groups):
             for key, value in self.fixed_values(group).items():
                 if value != options[key]:

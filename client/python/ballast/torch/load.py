@@ -1,8 +1,9 @@
 """Optimizer state into a running job, bit for bit: what load_export() takes, checks and sends.
 
 Comes from: ballast.torch.service_optimizer. Goes to: ballast.torch.rounds, a round per plane.
-A plane is what a tensor's dtype holds per element of one fp32 array: all of it for fp32 parameters,
-the high or the low 16 bits for bf16 and fp16 ones. Another kind of source is added in state_of().
+A plane is the part of one fp32 array that fits the tensor's dtype: all of it for fp32 parameters,
+the high or the low 16 bits of each element for bf16 and fp16 ones. Another kind of source is added
+in state_of().
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ STEP_MAX = 2**53
 
 @dataclasses.dataclass
 class TensorState:
-    """What a parameter is to get.
+    """A parameter's new state.
 
-    arrays: by name, contiguous fp32 CPU tensors of its shape; what is not given is not there.
+    arrays: by name, contiguous fp32 CPU tensors of its shape; arrays not given do not exist.
     """
 
     step: int = 0
@@ -40,9 +41,9 @@ class TensorState:
 
 @dataclasses.dataclass(frozen=True)
 class Receiver:
-    """What a source is read for: an optimizer.
+    """The optimizer for which a source is read.
 
-    param_groups: torch's. entries: the parameters that get state. naming: what they are called.
+    param_groups: torch's. entries: the parameters that get state. naming: their names.
     options: of the kind, fixed for the job.
     """
 
@@ -60,11 +61,12 @@ class Receiver:
 
 @dataclasses.dataclass
 class State:
-    """A checked source: what each parameter gets, by id(), and each of torch's groups.
+    """A checked source: the new state of each parameter, by id(), and of each of torch's groups.
 
     arrays: the names of the job's state arrays, in the service's order.
-    frozen: parameters that are none of the job's, each with its value. initial: of the elements of
-    arrays that do not begin at 0. schedule_index: the position of the job's schedule from then on;
+    frozen: parameters not in the job, each with its value. initial: the first value of the
+    elements, for arrays that do not begin at 0. schedule_index: the position of the job's schedule
+    from then on;
     None: it stays.
     """
 
@@ -79,14 +81,14 @@ class State:
         return self.tensors.get(id(entry.param)) or TensorState()
 
     def value(self, entry: Entry, key: str) -> torch.Tensor | None:
-        """What the array `key` of a parameter is to be; None: zeros."""
+        """The new value of a parameter's array `key`; None: zeros."""
         value, initial = self.of(entry).arrays.get(key), self.initial.get(key)
         if value is None and initial:
             return torch.full(entry.shape, initial, dtype=torch.float32, device="cpu")
         return value
 
     def fingerprint(self, entries: list[Entry]) -> bytes:
-        """16 bytes that tell one source from another, of what it gives for `entries`."""
+        """16 bytes that tell one source from another, of its state for `entries`."""
         known = hashlib.blake2b(digest_size=16)
         for entry in entries:
             mine = self.of(entry)
@@ -200,7 +202,7 @@ def _zeros(entry: Entry, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _groups(matched: list[tuple[int, dict[str, Any]]], into: Receiver) -> list[dict[str, Any]]:
-    # The hyper-parameters of each of our groups, after checking what it would then have.
+    # The hyper-parameters of each of our groups, after checking the result.
     kind, groups = into.kind, []
     for g, ((theirs, values), ours) in enumerate(zip(matched, into.param_groups)):
         groups.append(values)
@@ -231,7 +233,7 @@ def _tensor_state(
     arrays = {
         key: _array(saved[key], f"{where}: {key}", entry)
         for key in keys
-        if saved.get(key) is not None  # A master that is not given, or what may lack.
+        if saved.get(key) is not None  # An absent master, or an array that may lack.
     }
     return TensorState(_step(saved["step"], where), arrays)
 

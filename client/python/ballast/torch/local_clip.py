@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import torch
 
-# Rounds that are looked at: each costs one pass over the gradients.
+# Examined rounds: each costs one pass over the gradients.
 ROUNDS = 20
 # By dtype: how far the norms of clipped gradients lie apart at most, relatively; how far that of
 # some tensor must, so that they are not the same gradients; and how many rounds in a row tell.

@@ -29,8 +29,8 @@ class Entry:
 
     `address` and `version` are those of the parameter when it last held the service's value, and so
     is `checksum` (ballast.torch.edits), where one was formed. left: the script has taken it out of
-    param_groups; the job has it still, without steps. job_name: its name in the job, where one that
-    has left had `name`.
+    param_groups; the job has it still, without steps. job_name: its name in the job, where a
+    departed one had `name`.
     """
 
     param: torch.Tensor
@@ -73,7 +73,7 @@ class Manifest:
         self._known: dict[int, Entry] = {}  # by id() of the parameter
 
     def pending(self, param_groups: list[dict[str, Any]], naming: Naming) -> list[Entry]:
-        """Entries for trainable parameters that are not in the manifest yet, checked.
+        """Entries for trainable parameters not yet in the manifest, checked.
 
         Raises Unsupported or BadArgument naming the parameter. The manifest is unchanged.
         """
@@ -105,10 +105,10 @@ class Manifest:
         )
 
     def see_removals(self, param_groups: list[dict[str, Any]], job: str, may_leave: bool) -> None:
-        """Marks parameters of the job that are in no group any more; warns of each once.
+        """Marks parameters of the job no longer in any group; warns of each once.
 
-        BadArgument, naming the parameter, unless may_leave; and for one that is in another group,
-        whose group is gone, or that comes back: the service knows its first group only.
+        BadArgument, naming the parameter, unless may_leave; and for one now in another group,
+        without its group, or back again: the service knows its first group only.
         """
         place = {id(p): g for g, group in enumerate(param_groups) for p in group["params"]}
         leaving = []
@@ -129,7 +129,7 @@ class Manifest:
             warn(_left_text(entry))
 
     def _make_unique(self, entry: Entry) -> None:
-        # One that has left keeps its name in the job.
+        # A departed one keeps its name in the job.
         gone = [name for e in self.entries if e.left for name in (e.name, *e.aliases)]
         if entry.name in gone:
             entry.job_name = f"{entry.name}#{1 + gone.count(entry.name)}"

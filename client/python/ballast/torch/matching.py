@@ -18,9 +18,9 @@ from ballast.errors import BadArgument
 from ballast.torch.naming import Naming
 
 _NAME_OF_POSITION = re.compile(r"g\d+\.p\d+")
-# What wrappers of modules put in front of names.
+# Prefixes that wrappers of modules put in front of names.
 _PREFIXES = ("_orig_mod.", "module.")
-# What a saved group has that is not a hyper-parameter.
+# Entries of a saved group other than hyper-parameters.
 _NOT_HYPER = ("params", "param_names")
 _BUILD_NAMED = "build it from model.named_parameters(), or pass model="
 

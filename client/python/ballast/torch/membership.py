@@ -33,12 +33,12 @@ MANY_JOBS = 8  # more than a script has by design
 class Membership:
     """Attaches at the first admit(); later ones bring in more tensors.
 
-    config: read at every call; an attach puts what it has found out in place of
-    gradients="auto". session: None until attached; an attached session ends with this
-    object. options: of the kind, fixed for the job; {} until attached. user_state: what the next
-    round commits for this rank's script. loading: how far the last process in this seat came with
-    load_export(), or None. place: where the last round of a resumed job has left training_data, or
-    None. place_now: where the next round leaves it; None: there is none.
+    config: read at every call; an attach replaces gradients="auto" by its finding. session: None
+    until attached; an attached session ends with this object. options: of the kind, fixed for the
+    job; {} until attached. user_state: this rank's value that the next round commits. loading:
+    how far the last process in this seat came with load_export(), or None. place: training_data's
+    position after the last round of a resumed job, or None. place_now: its position after the next
+    round; None: there is none.
     shares: with collective=, once attached; else None.
     """
 
@@ -65,7 +65,7 @@ class Membership:
 
     @property
     def entries(self) -> list[Entry]:
-        """The tensors that are in the job."""
+        """The tensors in the job."""
         return self.manifest.entries
 
     @property
@@ -98,8 +98,8 @@ class Membership:
     def attached(self, what: str) -> Session:
         """The session, which begins anew where an interrupt has ended it.
 
-        Raises Closed after its end, BadArgument, naming the call `what`, before attach, and what an
-        attach raises.
+        Raises Closed after its end, BadArgument, naming the call `what`, before attach, and an
+        attach's errors.
         """
         if self._broken_off():
             self._return()
@@ -143,8 +143,8 @@ class Membership:
         return self.session is not None and self.session.interrupted and not self._closed
 
     def _return(self) -> None:
-        # The interrupted round may have ended or not; the servers know. As a process that is
-        # started again does, this one takes over what they have.
+        # The interrupted round may have ended or not; the servers know. As a restarted process
+        # does, this one takes over their state.
         entries = self.entries
         self._take_seat([buffers.weight_address(e) for e in entries], entries, resume="must")
         self._gradients_are_old = True
@@ -158,12 +158,12 @@ class Membership:
             self.session.leave()
 
     def refuse_step(self, param_groups: list[dict[str, Any]]) -> None:
-        """Raises what refuses a step() before its closure runs."""
+        """Raises the errors that refuse a step() before its closure runs."""
         gpu.refuse_capture(param_groups, self.config.job)
         self.refuse_late_attach(param_groups)
 
     def refuse_late_attach(self, param_groups: list[dict[str, Any]]) -> None:
-        """BadArgument when a step() would attach and thereby replace weights that were used.
+        """BadArgument when a step() would attach and thereby replace weights already used.
 
         The present gradients were made with other weights than those the job has.
         """
@@ -206,7 +206,7 @@ class Membership:
         return entries
 
     def all_entries(self, param_groups: list[dict[str, Any]]) -> list[Entry]:
-        """The tensors that are in the job, and those that join at the next call."""
+        """The tensors in the job, and those that join at the next call."""
         self._see_removals(param_groups)
         return self.entries + self.manifest.pending(param_groups, self._naming)
 
@@ -224,9 +224,9 @@ class Membership:
     ) -> None:
         """Brings newcomers() into the job: attaches with the first, extends the job by later ones.
 
-        param_groups: torch's, whose options a new job gets. edited: changes that were made to the
-        other parameters are about to be uploaded; else settle_edits() looks at them. Afterwards the
-        parameters hold the job's weights.
+        param_groups: torch's, whose options a new job gets. edited: changes to the other parameters
+        are about to be uploaded; else settle_edits() looks at them. Afterwards the parameters hold
+        the job's weights.
         """
         weights = [buffers.weight_address(e) for e in entries]
         received = self.config.init == "broadcast" and self.config.rank != 0
@@ -339,7 +339,7 @@ class Membership:
 
 
 def _with_fewer_jobs(error: OverBudget, jobs: int) -> OverBudget:
-    """`error` with what is to be used in place of many optimizers, where this process has many."""
+    """`error` with the alternative to many optimizers, where this process has many."""
     if jobs < MANY_JOBS:
         return error
     return error.followed_by(

@@ -15,7 +15,7 @@ from ballast.errors import BadArgument, Unsupported, warn
 
 
 class Naming:
-    """Holds what is known of names; `normalise` every group before torch sees it."""
+    """Holds the known names; `normalise` every group before torch sees it."""
 
     def __init__(self, model: torch.nn.Module | None = None) -> None:
         self._model_names: dict[int, list[str]] = {}
@@ -71,7 +71,7 @@ class Naming:
         return normal
 
     def refuse_shards(self, groups: list[dict[str, Any]]) -> None:
-        """Unsupported, naming it, for a trainable parameter of the newest group that is a shard."""
+        """Unsupported, naming it, for a shard among the newest group's trainable parameters."""
         g = len(groups) - 1
         for i, parameter in enumerate(groups[g]["params"]):
             if parameter.requires_grad:
@@ -93,8 +93,8 @@ class Naming:
 def refuse_shard(p: torch.Tensor, name: str) -> None:
     """Unsupported, naming the parameter, when this process may have a part of it only.
 
-    FSDP 1 marks what it has flattened, and with use_orig_params its views of it: both have plain
-    types. FSDP 2 and tensor parallelism make DTensors.
+    FSDP 1 marks its flattened parameters, and with use_orig_params its views of them: both have
+    plain types. FSDP 2 and tensor parallelism make DTensors.
     """
     if getattr(p, "_is_flat_param", False):
         what = "a FlatParameter of FSDP"
@@ -118,7 +118,7 @@ _INSTEAD_OF_MODULE = (
 
 
 def check_params(params: Any) -> None:
-    """TypeError, with the remedy, for what is no iterable of parameters, such as a module."""
+    """TypeError, with the remedy, for anything but an iterable of parameters, such as a module."""
     is_module = isinstance(params, torch.nn.Module)
     if is_module or not hasattr(params, "__iter__"):
         raise TypeError(

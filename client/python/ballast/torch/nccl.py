@@ -156,7 +156,7 @@ class Nccl(Agreement):
                     self._generation = max(self._generation + 1, self._newest())
 
     def _begin(self) -> Any:
-        # A communicator that every rank has. Raises what the meeting does, _Over and TrainerLost.
+        # A communicator that every rank has. Raises the meeting's errors, _Over and TrainerLost.
         began = time.monotonic()
         # The client stretches the time by time_scale itself.
         self._meeting = Rendezvous(self._session, self._generation, self._waits_s)
@@ -208,8 +208,8 @@ class Nccl(Agreement):
                 raise _Over(call.ended)
 
     def _roll_call(self) -> Any:
-        # A home that has started again knows nothing of the meeting. Ranks may wait there for an id
-        # that the lowest rank has given, or for ranks that were told "ready", before.
+        # A restarted home knows nothing of the meeting. Ranks may wait there for an id that the
+        # lowest rank gave earlier, or for ranks already declared "ready".
         call = self._meeting.roll_call()  # First: it says soon when the home is away.
         if not self._met and self.rank == 0:
             self._meeting.exchange(TAG, self._id)
@@ -271,7 +271,7 @@ class Nccl(Agreement):
         ) from error
 
     def _give_up(self, why: str) -> None:
-        # An epoch that is over has no meeting to end.
+        # An ended epoch has no meeting to end.
         with contextlib.suppress(BallastError):
             self._meeting.give_up(TAG, why)
 
@@ -286,7 +286,7 @@ class Nccl(Agreement):
         while self._session.epoch == self._epoch:
             self._session.check_open()
             try:
-                self._meeting.roll_call()  # Raises what ends the session meanwhile.
+                self._meeting.roll_call()  # Raises the error that ends the session meanwhile.
             except BallastError as error:
                 if error.reason != "STALE_EPOCH" and not roll_call.is_away(error):
                     raise

@@ -27,9 +27,9 @@ class Rounds:
     """Runs rounds over the tensors of an attached membership, without autograd.
 
     report: the fields of the last step's RoundReport; None before. skipped: steps of this process
-    that were not applied. scale, rates: what the service may decide.
-    Every call raises as Session does, after an error the parameters may hold a mix of old and new
-    values. `membership` and `accumulation` are borrowed and outlive this object.
+    not applied. scale, rates: the service's possible decisions. Every call raises as Session does,
+    after an error the parameters may hold a mix of old and new values. `membership` and
+    `accumulation` are borrowed and outlive this object.
     """
 
     def __init__(self, membership: Membership, kind: Kind, accumulation: Accumulation) -> None:
@@ -47,7 +47,7 @@ class Rounds:
     def step(self, param_groups: list[dict[str, Any]]) -> None:
         """Pushes the gradients of all parameters and puts the stepped weights into them.
 
-        Micro-batches that were added up before are part of it; their sum stays until the round has
+        Micro-batches added up before are part of it; their sum stays until the round has
         ended. param_groups: torch's, with the hyper-parameters of this step.
         """
         membership = self._membership
@@ -69,7 +69,7 @@ class Rounds:
             if shares is None:
                 self._run(param_groups, hyper, lent, state)
                 return
-            # Again when trainers were replaced, and the sums hold gradients of those that are gone.
+            # Again when trainers were replaced, and the sums hold gradients of the old ones.
             while not self._run(
                 param_groups, hyper, shares.reduce(entries, lent, self.scale.declared), state
             ):
@@ -82,8 +82,8 @@ class Rounds:
         lent: list[tuple[int, Any]],
         state: bytes,
     ) -> bool:
-        """The round of step(), with what `lent` has. False: its sums are of an epoch that is over,
-        nothing was applied, and the round is still to be run."""
+        """The round of step(), with what `lent` has. False: its sums are of an ended epoch, nothing
+        was applied, and the round is still to be run."""
         entries, shares = self._membership.entries, self._membership.shares
         before = self._bits_of_silent(entries, lent)
         applied = True
@@ -133,7 +133,7 @@ class Rounds:
         return self.scale.advised(error, dropped_text(dropped) if dropped else "")
 
     def show_rates(self, param_groups: list[dict[str, Any]]) -> None:
-        """Puts what the last round used into param_groups, where a schedule decides it."""
+        """Puts the last round's values into param_groups, where a schedule decides them."""
         if self._membership.config.lr_schedule is not None:
             used = self._membership.attached("show_rates").policy["rates"]
             self.rates.show(param_groups, self._membership.manifest.service_groups, used)
@@ -160,8 +160,8 @@ class Rounds:
         """Makes `state` the service's: one round per plane; the last brings the step counts, and
         the position of the schedule where the state has one.
 
-        fingerprint: of the state. A process in the seat of one that was cut off continues after
-        the planes of that one, as the other trainers do.
+        fingerprint: of the state. A process in the seat of an interrupted one continues after that
+        one's planes, as the other trainers do.
         """
         entries, session = self._membership.entries, self._membership.session
         before = self._membership.loading
@@ -203,7 +203,7 @@ class Rounds:
         self._membership.edits.begin(entries)
 
     def _user_state(self) -> bytes:
-        # What the round commits. A load that was cut off before it is over then.
+        # The value that the round commits. An earlier interrupted load is then over.
         state = user_state.encode(self._membership.user_state)
         if self._membership.place_now is not None:
             state = user_state.encode_place(state, self._membership.place_now())

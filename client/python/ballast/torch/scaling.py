@@ -1,7 +1,7 @@
 """The factor by which the script multiplies its loss, static or moved by the service.
 
 Comes from: ballast.torch.service_optimizer and rounds. Goes to: ballast.session, which says with
-each round by what its gradients are multiplied.
+each round the factor on its gradients.
 Thread safety: used by one thread at a time.
 """
 
@@ -22,7 +22,7 @@ class LossScale:
 
     def __init__(self, membership: Membership) -> None:
         self._membership = membership
-        self._read = 1.0  # what the script was last told; its gradients are multiplied by that
+        self._read = 1.0  # the script's last known scale, which is in its gradients
 
     @property
     def dynamic(self) -> bool:
@@ -35,7 +35,7 @@ class LossScale:
 
     @property
     def declared(self) -> float:
-        """For Session.step(): by what the gradients are multiplied; 0 with a static scale."""
+        """For Session.step(): the factor on the gradients; 0 with a static scale."""
         return self._read if self.dynamic else 0.0
 
     def read(self) -> float:
@@ -47,7 +47,7 @@ class LossScale:
         return self._read
 
     def advised(self, error: LossScaleMismatch, more: str) -> LossScaleMismatch:
-        """The error with what the script does about it: `more`, or else the usual."""
+        """The error with the script's next step: `more`, or else the usual one."""
         usual = "use opt.scale(loss).backward(), or opt.loss_scale as it is at that moment"
         advice = more or usual
         fields = {k: getattr(error, k) for k in ("code", "job", "round", "slot", "server")}
@@ -57,7 +57,7 @@ class LossScale:
 class ScaleView:
     """A loss scale by DeepSpeed's names. Those of a dynamic one are missing of a static one.
 
-    policy: what the service said last; {} before attach, when a dynamic scale is the first one.
+    policy: the service's last policy; {} before attach, when a dynamic scale is the first one.
     """
 
     scale_factor = 2.0
@@ -73,7 +73,7 @@ class ScaleView:
 
     @property
     def cur_scale(self) -> float:
-        """What the next loss is multiplied by."""
+        """The factor on the next loss."""
         if not isinstance(self._given, DynamicLossScale):
             return self._given
         return float(self._policy().get("loss_scale", 2.0**self._given.initial_scale_power))
@@ -87,12 +87,12 @@ class ScaleView:
 
     @property
     def last_overflow_iter(self) -> int:
-        """The newest of them that was not finite; -1 for none."""
+        """The newest round with a non-finite gradient; -1 for none."""
         return int(self._policy().get("last_overflow", -1))
 
 
 def scaled(loss: torch.Tensor, factor: float) -> torch.Tensor:
-    """loss * factor, in fp32 for 16-bit losses. BadArgument for what is no tensor."""
+    """loss * factor, in fp32 for 16-bit losses. BadArgument for anything else."""
     if not isinstance(loss, torch.Tensor):
         raise BadArgument(f"scale() takes the loss as a tensor, not a {type(loss).__name__}")
     return (loss.float() if loss.element_size() < 4 else loss) * factor

@@ -28,7 +28,7 @@ class ScheduledRates:
     """
 
     def __init__(self, schedule: Schedule | None, kind: Kind) -> None:
-        """BadHyperparam for a schedule of betas with a kind that has none."""
+        """BadHyperparam for a schedule of betas with a kind without betas."""
         self._schedule = schedule
         self._keys = () if schedule is None else ("lr", "betas") if schedule.sets_betas else ("lr",)
         if "betas" in self._keys and all(number.key != "betas" for number in kind.numbers):
@@ -40,7 +40,7 @@ class ScheduledRates:
         self._shown: list[dict[str, Any]] = []
 
     def check_index(self, index: int | None) -> None:
-        """BadArgument for what is no position of the schedule. None: it is to stay."""
+        """BadArgument for an invalid position of the schedule. None: it is to stay."""
         if index is None:
             return
         if self._schedule is None:
@@ -59,10 +59,10 @@ class ScheduledRates:
             self._refuse_count(count)
 
     def take(self, groups: Sequence[Mapping[str, Any]]) -> None:
-        """Takes the own values of groups that are new.
+        """Takes the own values of new groups.
 
-        groups: param_groups. Unsupported, naming the group, when something else than the schedule
-        has set what the schedule decides; BadHyperparam when its lists have another length.
+        groups: param_groups. Unsupported, naming the group, when anything but the schedule has set
+        a value that the schedule decides; BadHyperparam when its lists have another length.
         """
         if self._schedule is None:
             return
@@ -83,7 +83,7 @@ class ScheduledRates:
     def show(
         self, groups: Sequence[dict[str, Any]], torch_groups: Sequence[int], used: Sequence[Rates]
     ) -> None:
-        """Puts what the last round used into param_groups.
+        """Puts the last round's values into param_groups.
 
         torch_groups: of each service group. used: per service group; a new one may lack.
         """
@@ -95,7 +95,7 @@ class ScheduledRates:
         self.restore(groups)
 
     def show_next(self, groups: Sequence[dict[str, Any]], index: int, profile: str) -> None:
-        """Puts what the next round will use into param_groups, in place of the last one's.
+        """Puts the next round's values into param_groups, in place of the last one's.
 
         index: where the schedule stands. profile: of the job. Raises as take().
         """
@@ -113,7 +113,7 @@ class ScheduledRates:
         """As restore(), after something was loaded into param_groups.
 
         The mark of a torch scheduler, which take() would refuse, is not taken over: the scheduler
-        that set it stays with the optimizer that was saved.
+        that set it stays with the saved optimizer.
         """
         if self._schedule is not None:
             for group in groups:

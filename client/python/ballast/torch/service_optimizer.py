@@ -1,12 +1,12 @@
-"""What every torch optimizer whose state lives in Ballast servers shares.
+"""The common part of torch optimizers whose state lives in Ballast servers.
 
-Comes from: ballast.torch.adamw. Goes to: ballast.torch.membership and rounds; what it says of them
-is in ballast.torch.job_view, and what it asks between rounds in job_calls. The class is a
+Comes from: ballast.torch.adamw. Goes to: ballast.torch.membership and rounds; its views of them are
+in ballast.torch.job_view, and its requests between rounds in job_calls. The class is a
 torch.optim.Optimizer: schedulers, hooks, closures, gradient accumulation and add_param_group work
-as they do in torch. It knows no kind of optimizer by name; ballast.torch.kind.Kind says what
-differs.
-Thread safety: one thread trains. What others call meanwhile, as state_dict(), export_state() or
-snapshot(), waits for its turn, and step() for its end.
+as they do in torch. It knows no kind of optimizer by name; ballast.torch.kind.Kind holds the
+differences.
+Thread safety: one thread trains. Calls from other threads meanwhile, such as state_dict(),
+export_state() or snapshot(), wait for their turn, and step() waits for their end.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ class ServiceOptimizer(JobCalls):
         closure: re-evaluates the model with gradients enabled and returns the loss, which step()
         returns; called once. The first call attaches (see the class). A parameter whose gradient is
         None on all trainers is left untouched and its step count does not advance; where only some
-        trainers have one, the others count as zeros. A gradient that is not finite anywhere skips
-        or halts the round on all trainers (see `nonfinite` above).
+        trainers have one, the others count as zeros. A non-finite gradient anywhere skips or halts
+        the round on all trainers (see `nonfinite` above).
         Errors: subclasses of ballast.BallastError. After one during the round the parameters may
         hold a mix of old and new values; after NonfiniteGradient they are unchanged, and step()
         may be called again.
@@ -123,7 +123,7 @@ class ServiceOptimizer(JobCalls):
     @property
     @at_border
     def loss_scale(self) -> float:
-        """What the next loss is multiplied by. A dynamic scale attaches, as attach() does.
+        """The factor on the next loss. A dynamic scale attaches, as attach() does.
 
         A script that multiplies by it reads it before each backward pass: a round whose gradients
         are multiplied by another scale than the job's raises LossScaleMismatch.
@@ -215,7 +215,7 @@ class ServiceOptimizer(JobCalls):
         for group, loaded in zip(groups, self.param_groups):
             group.clear()
             group.update(loaded)
-        self.param_groups = groups  # Others hold them, such as the optimizer that was taken over.
+        self.param_groups = groups  # Others hold them, such as the wrapped optimizer.
         self._rounds.rates.loaded(self.param_groups)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -238,10 +238,10 @@ class ServiceOptimizer(JobCalls):
         """Attaches now instead of at the first step(), and returns `resumed`. Idempotent.
 
         To be called when the model has its final dtype, and with resume= before the first forward
-        pass: in a job that was there the parameters then hold its weights, `round` says how many
-        rounds it has finished and `user_state` is what this rank left with the last of them. Waits
+        pass: in an existing job the parameters then hold its weights, `round` says how many rounds
+        it has finished and `user_state` is this rank's value from the last of them. Waits
         for the other trainers. After an interrupt (Ctrl-C) in step() it takes the seat in the job
-        again, likewise; micro-batches of the round that was broken off are dropped. Errors:
+        again, likewise; micro-batches of the aborted round are dropped. Errors:
         subclasses of ballast.BallastError.
         """
         with torch.no_grad():
@@ -263,8 +263,8 @@ class ServiceOptimizer(JobCalls):
         init="broadcast" the lowest rank's values are given to the others. 16-bit values become fp32
         masters exactly. When a server dies meanwhile, either all of them or none has the new
         weights, and the call continues as step() does. A script that may be resumed decides by
-        `round` or user_state whether to upload, so that a rank that is started again does as the
-        others do. Before the first step(), or attach(), there is nothing to do: that uploads.
+        `round` or user_state whether to upload, so that a restarted rank does as the others do.
+        Before the first step(), or attach(), there is nothing to do: that uploads.
         """
         self._membership.check_open()
         if self._membership.session is None:
@@ -294,11 +294,11 @@ class ServiceOptimizer(JobCalls):
         schedule_index: lr_schedule's position from then on, DeepSpeed's last_batch_iteration; None:
         it stays, in a new job at -1.
 
-        All trainers call it, with equal sources, between the same two steps; it attaches if that
-        has not been done. It takes a round per array, two where parameters have 16 bits, and
+        All trainers call it, with equal sources, between the same two steps; it attaches if
+        necessary. It takes a round per array, two where parameters have 16 bits, and
         `round` grows by as many; user_state is committed with each. `opt_step` becomes the largest
-        step with the last of them. So a script that is started again with resume, on one rank or
-        all, and finds opt_step 0 calls it again: it continues with the others' plane. A server that
+        step with the last of them. So a script restarted with resume, on one rank or all, that
+        finds opt_step 0 calls it again: it continues with the others' plane. A server that
         dies meanwhile costs a pause. The parameters then hold the job's weights. last_report stays.
         Raises BadArgument, BadHyperparam or Unsupported, naming parameter or group, for a source
         that does not fit; then nothing was sent or changed. InitMismatch ends the job for all when
@@ -339,8 +339,8 @@ class ServiceOptimizer(JobCalls):
         )
 
     def _join(self, edited: bool = False) -> None:
-        # Attaches at the first step; later brings in groups and parameters that are new. edited:
-        # changes that were made to the others are about to be uploaded.
+        # Attaches at the first step; later brings in new groups and parameters. edited: changes to
+        # the others are about to be uploaded.
         membership = self._membership
         self._rounds.rates.take(self.param_groups)
         entries = membership.newcomers(self.param_groups)
@@ -357,7 +357,7 @@ class ServiceOptimizer(JobCalls):
                 self._rounds.load(*carried)
         if attaches and self.resumed:
             self._rounds.show_rates(self.param_groups)
-            # The last thing here: it raises if that is asked.
+            # Last, because it raises if warnings are errors.
             warn_of_order(
                 entries,
                 "says which of the resumed job's tensors each of them is",
@@ -373,7 +373,7 @@ class ServiceOptimizer(JobCalls):
         self._carried = source
 
     def _state_of(self, source: Any, index: int | None = None) -> tuple[load.State, bytes]:
-        # Also for parameters that join at the next call. With what tells it from other sources.
+        # Also for parameters that join at the next call. With the source's fingerprint.
         groups = self.param_groups
         entries = self._membership.all_entries(groups)
         options = self._membership.options_of(groups)

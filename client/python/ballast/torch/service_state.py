@@ -31,7 +31,7 @@ _DEEP = 24  # frames between a call of theirs and ours, wrappers of other librar
 
 
 class ParameterState:
-    """opt.state[p]: has the keys of torch's, and no values. Empty for what is not in the job.
+    """opt.state[p]: has the keys of torch's, and no values. Empty for a parameter not in the job.
 
     No Mapping: libraries that move the tensors of all mappings to a device leave it as it is.
     """
@@ -86,7 +86,7 @@ class ParameterState:
 
 
 class ServiceState(MutableMapping):
-    """opt.state: the parameters that are in the job, each with a ParameterState.
+    """opt.state: the parameters in the job, each with a ParameterState.
 
     present: the job's parameters.
     """

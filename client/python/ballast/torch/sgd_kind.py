@@ -1,6 +1,6 @@
 """The numbers, options and state arrays of SGD.
 
-Comes from: ballast.torch.sgd. Goes to: what takes a ballast.torch.kind.Kind. Pure functions.
+Comes from: ballast.torch.sgd. Goes to: users of ballast.torch.kind.Kind. Pure functions.
 Source: torch.optim.SGD (2.13); the keys are those of its param_groups. torch counts no steps: a
 parameter without a momentum_buffer takes its first gradient as the buffer.
 """
@@ -76,7 +76,7 @@ class SGDKind(Kind):
     def torch_state(
         self, step: int, arrays: dict[str, torch.Tensor], group: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """See Kind; a parameter that has taken no step with momentum has no buffer in torch.
+        """See Kind; a parameter without a step with momentum has no buffer in torch.
 
         The service does not count those. Without momentum it leaves a buffer as it is, and a group
         takes momentum up in its first step or not at all: so it is one whose bits are all 0.

@@ -69,8 +69,8 @@ class Shares:
         return self._collective.epoch
 
     def refuse_stale(self, error: BallastError) -> None:
-        """After a step whose sums were of an epoch that is over: raises `error`, with what to do,
-        and ends the session, where the collective cannot sum over the new members."""
+        """After a step whose sums were of an ended epoch: raises `error`, with the next step, and
+        ends the session, where the collective cannot sum over the new members."""
         if self._collective.recovers:
             return
         self._session.abandon("its process group is stale")
@@ -80,10 +80,10 @@ class Shares:
         ) from None  # fmt: skip
 
     def reduce(self, entries: list[Entry], lent: list[Lent], scale: float) -> list[Lent]:
-        """What this rank lends in place of `lent`, its own gradients: its share of the sums.
+        """This rank's share of the sums, lent in place of `lent`, its own gradients.
 
         A tensor without a gradient on some rank counts there as zeros; one without on all ranks has
-        none. scale: by what the gradients are multiplied. Every rank calls it before each round.
+        none. scale: the factor on the gradients. Every rank calls it before each round.
         Raises as Collective.
         """
         places = [(entry.name, entry.device.type) for entry in entries]
@@ -92,7 +92,7 @@ class Shares:
         for number, bucket in enumerate(self._buckets):
             if any(present[tensor] for tensor in bucket.tensors()):
                 self._sum(number, bucket, entries, lent)
-        # A rank that is lost from here on is named with its push, not with its last bucket.
+        # A rank lost from here on is named with its push, not with its last bucket.
         self._session.set_doing(int(Phase.PUSH), 0, self._session.round + 1)
         return [self._lend(i, e, lent[i]) if present[i] else (0, None)
                 for i, e in enumerate(entries)]  # fmt: skip
@@ -196,7 +196,7 @@ class Shares:
 def _buckets(
     dealt: list[tuple[int, list[Piece]]], world: int, entries: list[Entry]
 ) -> list[Bucket]:
-    # Of (rank, pieces) of `world` extents at most: one per device that has pieces of them.
+    # Of (rank, pieces) of `world` extents at most: one per device with pieces of them.
     places: dict[torch.device, list[list[Piece]]] = {}
     for rank, pieces in dealt:
         for piece in pieces:

@@ -26,7 +26,7 @@ class Turn:
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._held = threading.RLock()
-        # The thread that has this one is next. Without it one that calls in a loop starves others.
+        # The holder of this one is next. Without it a thread calling in a loop starves the others.
         self._next = threading.RLock()
         self._thread = 0  # that whose turn it is; 0: none
         self._depth = 0
@@ -52,7 +52,8 @@ class Turn:
 
 
 def in_turn(call: _Call) -> _Call:
-    """Decorates a method of what has a Turn in `_turn`: a call waits for those of other threads."""
+    """Decorates a method of a class with a Turn in `_turn`: a call waits for those of other
+    threads."""
 
     @functools.wraps(call)
     def waits(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -30,7 +30,7 @@ def is_universal(path: str) -> bool:
 def state_of_universal(
     path: str, entries: list[Entry], kind: Kind, options: dict[str, float]
 ) -> State:
-    """What the checkpoint says of the parameters, checked; they are found by their names.
+    """The checkpoint's state of the parameters, checked; they are found by their names.
 
     Every parameter of `entries` has to be there; others are left. Hyper-parameters stay. Raises
     BadArgument naming file and parameter.

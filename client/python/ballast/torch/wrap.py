@@ -24,7 +24,7 @@ _CLASSES: dict[type, type[ServiceOptimizer]] = {
     torch.optim.SGD: SGD,
     torch.optim.Adagrad: Adagrad,
 }
-# Methods of Python's own that change what an optimizer does.
+# Python's own methods that change an optimizer's behaviour.
 _ACTING = ("__getattribute__", "__setattr__", "__setstate__")
 
 
@@ -50,7 +50,7 @@ def wrap(optimizer: torch.optim.Optimizer, **options: Any) -> ServiceOptimizer:
     groups have now.
     Raises Unsupported, by name, for other optimizers, a method of a subclass that may step
     otherwise, and other options; BadArgument for options that the wrapped optimizer has already,
-    for state that is not its kind's, and for hooks of its step(), which would not run.
+    for state of another kind, and for hooks of its step(), which would not run.
     """
     kind = next((c for c in type(optimizer).__mro__ if c in _CLASSES), type(optimizer))
     ours = _CLASSES.get(kind)
