@@ -98,6 +98,11 @@ absl::Status GenericServer::FindRows() {
 
 absl::Status GenericServer::Build(const GenericServerOptions& options) {
   grpc::ServerBuilder builder;
+  // Of two values for an argument gRPC takes the first, and ConfigureServer has some for these.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS,
+                             static_cast<int>(options.keepalive_time.count()));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
+                             static_cast<int>(options.keepalive_timeout.count()));
   ConfigureServer(&builder, options.time_scale);
   // gRPC inflates a message before it looks at its length: 522 KB of gzip are 512 MiB.
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
@@ -106,10 +111,6 @@ absl::Status GenericServer::Build(const GenericServerOptions& options) {
   builder.SetMaxSendMessageSize(options.max_message_bytes);
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, options.max_metadata_bytes);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_streams_per_connection);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS,
-                             static_cast<int>(options.keepalive_time.count()));
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
-                             static_cast<int>(options.keepalive_timeout.count()));
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
                              Scaled(kHandshakeMs, options.time_scale));
   SetConnectionAge(options.max_connection_age, &builder);

@@ -105,6 +105,18 @@ def many_connections(server: OneServer, honest: Http2, net: int, frames: Callabl
     return answered
 
 
+def test_the_configuration_says_when_a_client_without_answers_is_cut(server, ballastd, tmp_path):
+    """The server that all tests share pings after an hour, and another one soon."""
+    kept = Http2(server.connect())
+    kept.call(STATUS, b"")
+    with OneServer(ballastd, tmp_path) as prompt, prompt.connect() as silent:
+        silent.sendall(PREFACE + frame(SETTINGS, 0, 0))
+        while silent.recv(1 << 16):
+            pass
+    kept.call(STATUS, b"")
+    kept.close()
+
+
 def test_header_blocks(server, bounded):
     random, cut = Random(1), server.refused("headers")
 
