@@ -209,9 +209,23 @@ void RemoveStaleData(const std::string& own) {
   }
 }
 
-// Makes the directory and takes it for this process.
-absl::StatusOr<DataDirLock> OpenDataDir(const std::string& path) {
+// A directory that a server has used has records in it.
+absl::Status CheckOldDataDir(const std::string& path) {
+  std::error_code error;
+  const bool empty = std::filesystem::is_empty(path + "/meta", error);
+  if (!error && !empty) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(
+      "storage.data_dir ", path, " has no records of a server (",
+      error ? "meta: " + error.message() : "meta is empty", "), and storage.must_exist is set: ",
+      "check that the right directory is mounted, or put it back, and start the server again. A ",
+      "new server starts once without storage.must_exist"));
+}
+
+// Makes the directory, unless it must exist, and takes it for this process.
+absl::StatusOr<DataDirLock> OpenDataDir(const config::v1::Storage& storage) {
+  const std::string& path = storage.data_dir();
   if (path.empty()) return DataDirLock();
+  if (storage.must_exist()) BALLAST_RETURN_IF_ERROR(CheckOldDataDir(path));
   std::error_code error;
   std::filesystem::create_directories(path, error);
   if (!error) return DataDirLock::Take(path);
@@ -314,7 +328,7 @@ absl::Status LoadAndServe(const CommandLine& line, const SupervisionOptions& sup
   if (!temporary.path().empty()) RemoveStaleData(temporary.path());
   if (!line.ready_file.empty()) BALLAST_RETURN_IF_ERROR(CheckReadyFile(line.ready_file));
   // Until the process ends, also past Server's own end.
-  const absl::StatusOr<DataDirLock> data_dir = OpenDataDir(configured->data_dir);
+  const absl::StatusOr<DataDirLock> data_dir = OpenDataDir(loaded.config.storage());
   if (!data_dir.ok()) return WithDisk(data_dir.status(), configured->data_dir);
   if (KernelUsesBbr()) {
     BALLAST_LOG(WARN) << "the kernel's default congestion control is BBR, which halves loopback "

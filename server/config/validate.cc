@@ -46,6 +46,7 @@ class Checker {
     CheckListen();
     CheckAdmin();
     CheckCluster();
+    CheckStorage();
     CheckRounds();
     CheckRpcMemory();
     CheckAio();
@@ -212,6 +213,12 @@ class Checker {
     Add("limits.max_rpc_memory_bytes",
         absl::StrCat(FormatBytes(memory), " is below four times ", name, " ", FormatBytes(bytes),
                      "; raise the first or lower the second"));
+  }
+
+  void CheckStorage() {
+    if (!config_.storage().must_exist() || !config_.storage().data_dir().empty()) return;
+    Add("storage.must_exist",
+        "there is no storage.data_dir that could exist; set that one, or leave this one out");
   }
 
   void CheckAio() {

@@ -197,6 +197,9 @@ TEST(Load, RulesOfSecurityNameThePlaceAndTheNextStep) {
       {"security: {key: server.key}\n",
        "server.yaml:1:17: security.key: \"server.key\" has no effect without security.mode: tls; "
        "set that, or remove this"},
+      {"storage: {must_exist: true}\n",
+       "server.yaml:1:23: storage.must_exist: there is no storage.data_dir that could exist; set "
+       "that one, or leave this one out"},
       {"security: {tokens_file: t, denied_file: d}\n",
        "server.yaml:1:25: security.tokens_file: \"t\" has no effect without security.mode: tls; "
        "set "

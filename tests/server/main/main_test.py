@@ -356,6 +356,30 @@ class RunTest(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertIn(f"cannot create storage.data_dir {path}/data", err)
 
+    def test_a_data_directory_that_must_exist_is_not_made(self):
+        data = pathlib.Path(self.folder) / "data"
+        known = "--set", "storage.must_exist=true", "--data-dir", str(data)
+
+        def refused(why):
+            code, _, err = run(BALLASTD, *known)
+            self.assertEqual(code, 4, err)
+            self.assertIn(f"storage.data_dir {data} has no records of a server ({why})", err)
+            self.assertIn("storage.must_exist is set: check that the right directory is mounted",
+                          err)
+
+        refused("meta: No such file or directory")
+        self.assertFalse(data.exists())
+        data.mkdir()
+        refused("meta: No such file or directory")
+        self.assertEqual(list(data.iterdir()), [])
+        (data / "meta").mkdir()
+        refused("meta is empty")
+        (data / "meta").rmdir()
+        for arguments in (("--data-dir", str(data)), known):
+            with ServerProcess(self.folder, *arguments) as server:
+                server.ready()
+                self.assertEqual(server.end()[0], 0)
+
     def test_in_a_log_of_json_the_last_words_are_json_too(self):
         file = pathlib.Path(self.folder) / "file"
         file.write_text("")
