@@ -1,6 +1,6 @@
 // The I/O engine against fio on one file: the same blocks, as many of them under way, huge pages on
-// both sides, O_DIRECT. In each repetition engine, fio and engine again take turns; what is
-// compared are the ratios of one repetition.
+// both sides, O_DIRECT. In each repetition engine, fio and engine again take turns; the ratios of
+// one repetition are compared.
 //
 //   read_vs_fio, write_vs_fio, mixed_vs_fio   bytes per second, engine / fio; mixed: as many blocks
 //                                             are read as are written

@@ -36,7 +36,7 @@ constexpr std::array<const char*, 3> kNames = {"none", "process", "power"};
 constexpr std::array<client::Durability, 3> kLevels = {
     client::Durability::kNone, client::Durability::kProcess, client::Durability::kPower};
 
-// What the jobs took in one repetition, by level.
+// Times of the jobs in one repetition, by level.
 struct Turn {
   std::array<double, 3> seconds = {};       // rounds and think time
   std::array<double, 3> step_seconds = {};  // rounds only
@@ -140,8 +140,8 @@ absl::StatusOr<Turn> Comparison::Repeat(int number) {
   std::array<size_t, 3> order = {0, 1, 2};
   for (int i = 0; i < number; ++i) std::next_permutation(order.begin(), order.end());
   for (const size_t level : order) {
-    // What the job before left to write does not count for this one, but what its own first round
-    // leaves does.
+    // Writes left by the previous job do not count for this one, but those left by its own first
+    // round do.
     std::this_thread::sleep_for(kSettle);
     BALLAST_RETURN_IF_ERROR(Round(level).status());
     BALLAST_ASSIGN_OR_RETURN(const double cpu, server_->CpuSeconds());

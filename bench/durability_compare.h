@@ -27,12 +27,12 @@ struct DurabilityOptions {
 // The level called `name`: none, process or power; false for another name.
 bool ParseDurability(const std::string& name, client::Durability* level);
 
-// Runs the comparison. Keys of what it finds:
+// Runs the comparison. Keys of the result:
 //   process_vs_none  rounds per second at level process / at level none, think time included;
 //                    median over the repetitions' ratios
 //   power_vs_none    the same of level power
 //   process_step_vs_none, power_step_vs_none
-//                    the same without the think time: what a trainer waits for
+//                    the same without the think time: a trainer's wait
 // A repetition is one turn of some rounds per job, in an order that changes.
 absl::StatusOr<Outcome> CompareDurability(const DurabilityOptions& options);
 

@@ -17,7 +17,7 @@
 
 namespace ballast::bench {
 
-// What a turn of the loop reads and writes.
+// The reads and writes of a turn of the loop.
 struct LoopOptions {
   uint64_t block_bytes = uint64_t{1} << 20;
   int depth = 16;        // blocks under way

@@ -1,14 +1,13 @@
 // DeepNVMe's handle (client/aio) against the I/O engine that it uses, and against fio: one file of
 // 1 GiB, the same blocks, as many of them under way, huge pages and O_DIRECT everywhere. Handle and
 // engine move all of the file with one operation, to or from 1 GiB of memory. In each repetition
-// fio, handle, engine, handle and fio take turns; what is compared are the ratios of one
-// repetition.
+// fio, handle, engine, handle and fio take turns; the ratios of one repetition are compared.
 //
 //   read_vs_engine, write_vs_engine    bytes per second, handle / engine
 //   read_vs_fio, write_vs_fio          bytes per second, handle / fio
 //   read_unaligned_vs_engine, write_unaligned_vs_engine
-//                                      memory 64 bytes behind a page, as torch's tensors: each byte
-//                                      is copied once more
+//                                      memory 64 bytes past a page boundary, as torch's tensors:
+//                                      each byte is copied once more
 //   aa_control                         the handle divided by itself: further from 1 than 0.90 to
 //                                      1.10 the machine was not quiet enough to tell
 //
@@ -47,7 +46,7 @@ constexpr char kUsage[] =
 constexpr double kBar = 0.90;
 constexpr double kControlLeast = 0.90;
 constexpr double kControlMost = 1.10;
-constexpr uint64_t kShift = 64;  // where torch's allocator puts a tensor, behind a page
+constexpr uint64_t kShift = 64;  // torch's offset of a tensor from a page boundary
 constexpr std::array<IoKind, 2> kKinds = {IoKind::kRead, IoKind::kWrite};
 constexpr std::array<FioMode, 2> kModes = {FioMode::kRead, FioMode::kWrite};
 constexpr std::array<const char*, 2> kNames = {"read", "write"};
@@ -173,7 +172,7 @@ absl::Status Bench::Verify() {
     char* const memory = memory_.data() + shift;
     FillRandomBytes(memory, kBytes, 2 + shift);
     BALLAST_RETURN_IF_ERROR(Transfer(IoKind::kWrite, memory, kBytes));
-    // Through the page cache: it reads what the handle wrote to the disk and to the cache.
+    // Through the page cache: it reads the handle's writes to the disk and to the cache.
     const std::unique_ptr<File> file =
         *PosixFileSystem()->Open(loop_->file().path(), {.mode = OpenMode::kRead});
     BALLAST_ASSIGN_OR_RETURN(const size_t count, file->ReadAt(0, kBytes, other.data()));

@@ -1,6 +1,6 @@
-// What the benchmark programs share: flags, clocks, random bytes, temporary directories, medians,
-// the report with its bars, and main(). Comes from: every program in this folder. Goes to: stdout
-// and stderr. Thread safety: thread-compatible.
+// The common part of the benchmark programs: flags, clocks, random bytes, temporary directories,
+// medians, the report with its bars, and main(). Comes from: every program in this folder. Goes to:
+// stdout and stderr. Thread safety: thread-compatible.
 #pragma once
 
 #include <cstdint>
@@ -83,7 +83,7 @@ class JsonObject {
   std::string text_;
 };
 
-// What a benchmark has found: one JSON object, and whether every result was right. Bars are missed
+// A benchmark's result: one JSON object, and whether every result was right. Bars are missed
 // in the object only.
 struct Outcome {
   std::string json;
@@ -119,7 +119,7 @@ bool ParseNumber(const std::string& text, uint64_t least, uint64_t most, uint64_
 bool ParseNumber(const std::string& text, int least, int most, int* value);
 bool ParseNumber(const std::string& text, double least, double most, double* value);
 
-// The flags of a program. A flag that is not given leaves its variable as it is. Variables outlive
+// The flags of a program. An absent flag leaves its variable as it is. Variables outlive
 // the flags.
 class Flags {
  public:
@@ -142,7 +142,7 @@ class Flags {
   void Value(const std::string& name, Take take);
   // Sets `alone` where no value follows, which is at the end and before another flag.
   void OptionalValue(const std::string& name, bool* alone, Take take);
-  // --server BALLASTD and --set FIELD=VALUE, again and again. The default is the ballastd beside
+  // --server BALLASTD and --set FIELD=VALUE, repeatable. The default is the ballastd next to
   // `program`; a setting becomes a server's argument.
   void Server(const std::string& program, std::string* server, std::vector<std::string>* arguments);
   // `valid` runs when all flags are read; false refuses them.
@@ -173,9 +173,9 @@ absl::StatusOr<Outcome> RunBench(Arguments&&... arguments) {
   return bench.Result();
 }
 
-// Times two things in turn, `warmups` + `repeats` times; in every second repetition the other one
-// goes first. `time(which, &pair)` does it once, and fills its part of the pair; `text` is what
-// stderr says of a pair. Returns the pairs behind the warm-ups, or the first error.
+// Times two things in turn, `warmups` + `repeats` times; in every other repetition the second one
+// goes first. `time(which, &pair)` does it once, and fills its part of the pair; `text` is a pair's
+// line on stderr. Returns the pairs after the warm-ups, or the first error.
 template <typename Pair, typename Time, typename Text>
 absl::StatusOr<std::vector<Pair>> MeasureInTurn(int warmups, int repeats, Time time, Text text) {
   std::vector<Pair> pairs;
@@ -192,8 +192,8 @@ absl::StatusOr<std::vector<Pair>> MeasureInTurn(int warmups, int repeats, Time t
   return pairs;
 }
 
-// The main() of a benchmark: adds --json to `flags`, reads them, runs `run`, and prints what it has
-// found on stderr, and with --json on stdout. Returns the exit status: 0; 1 when `run` fails or
+// The main() of a benchmark: adds --json to `flags`, reads them, runs `run`, and prints the result
+// on stderr, and with --json on stdout. Returns the exit status: 0; 1 when `run` fails or
 // something is not right; 2, with `usage`, for wrong flags.
 int RunMain(const std::string& name, const std::string& usage, Flags flags, int argc, char** argv,
             const std::function<absl::StatusOr<Outcome>()>& run);

@@ -13,7 +13,7 @@
 namespace ballast::bench {
 namespace {
 
-// The first kStored of the kArrays that are read are written.
+// Of the kArrays read, the first kStored are written.
 template <class V, size_t kArrays, size_t kStored>
 void Roofline(float* const* arrays, const uint16_t* grad, uint16_t* weight, size_t count) {
   float* state[kArrays];
@@ -24,7 +24,7 @@ void Roofline(float* const* arrays, const uint16_t* grad, uint16_t* weight, size
     typename V::I low[kArrays], high[kArrays];
     for (size_t a = 0; a < kArrays; ++a) low[a] = V::Xor(V::Load(state[a] + i), flip);
     for (size_t a = 0; a < kArrays; ++a) high[a] = V::Xor(V::Load(state[a] + i + V::kLanes), flip);
-    // What is only read must be read all the same.
+    // Unwritten arrays must be read all the same.
     for (size_t a = 0; a < kArrays; ++a) V::Keep(&low[a], &high[a]);
     for (size_t a = 0; a < kStored; ++a) V::Store(state[a] + i, low[a]);
     for (size_t a = 0; a < kStored; ++a) V::Store(state[a] + i + V::kLanes, high[a]);

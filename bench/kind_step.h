@@ -17,7 +17,7 @@ namespace ballast::bench {
 
 inline constexpr size_t kKindTileElements = 65536;
 
-// What a job fixes, and the hyper-parameters of its one group.
+// A job's fixed options, and the hyper-parameters of its one group.
 struct KindJob {
   OptimizerKind kind;
   Options options;

@@ -1,8 +1,9 @@
-// How much of the disk the gradient log keeps, and how soon a round is safe behind its last byte.
+// How much of the disk's speed the gradient log keeps, and how soon a round is safe after its last
+// byte.
 //
-// Every repetition measures all sides in turn, on the same directory, so that all see the same
-// moods of the disk; keys that compare are medians of the repetitions' ratios. What all sides write
-// to was written once before, is as large, and goes past the page cache; all have huge pages.
+// Every repetition measures all sides in turn, on the same directory, so that all see the disk in
+// the same state; keys that compare are medians of the repetitions' ratios. All sides write to
+// equally large files, written once before, past the page cache; all have huge pages.
 //
 //   group_vs_raw     GradientLog: four AppendExtent of 4 MiB and one Sync, again and again
 //                    / a loop of four pwrite of 4 MiB and one fdatasync; no bar
@@ -18,7 +19,7 @@
 //                    rounds do not look like this
 //   same_again       the log / the log, two turns of one repetition: how far noise goes
 //
-// The logs are opened again at the end, and every extent that was not trimmed is compared; so are
+// The logs are opened again at the end, and every untrimmed extent is compared; so are
 // RocksDB's last values. Any difference is exit status 1.
 // Comes from: bench/log_bench. Goes to: server/durability, RocksDB, stdout. Thread safety: main
 // only.
@@ -44,7 +45,7 @@
 namespace ballast::bench {
 namespace {
 
-constexpr uint64_t kFileBytes = uint64_t{1} << 30;  // of everything that is written to
+constexpr uint64_t kFileBytes = uint64_t{1} << 30;  // of every file written to
 constexpr size_t kGroupExtents = 4;
 constexpr size_t kGroupBytes = kGroupExtents * kBlockBytes;
 constexpr size_t kRoundExtents = 16;

@@ -51,7 +51,7 @@ class LogWriter {
   // Bytes per second of rounds of `extents` extents of `bytes` bytes with one Sync each.
   absl::StatusOr<double> WriteRounds(size_t extents, size_t bytes, double seconds);
 
-  // Opens the log again and counts extents of the rounds kept that are not what was written.
+  // Opens the log again and counts extents of the kept rounds that differ from the written ones.
   absl::StatusOr<uint64_t> Verify(size_t extents, size_t bytes);
 
  private:
@@ -67,8 +67,8 @@ class LogWriter {
   uint64_t round_ = 1;
 };
 
-// RocksDB as one would use it for this: no compression of random bytes, large write buffers, logs
-// that are used again.
+// RocksDB as one would use it for this: no compression of random bytes, large write buffers, reused
+// logs.
 class RocksWriter {
  public:
   static absl::StatusOr<std::unique_ptr<RocksWriter>> Create(const std::string& directory,
@@ -78,7 +78,7 @@ class RocksWriter {
   // Bytes per second of synced writes of `values` values of `bytes` bytes each. Flushes and
   // compactions run during the call only.
   absl::StatusOr<double> WriteBatches(size_t values, size_t bytes, double seconds);
-  // Counts the newest values that are not what was written.
+  // Counts the newest values that differ from the written ones.
   absl::StatusOr<uint64_t> Verify();
 
  private:

@@ -1,4 +1,4 @@
-"""A whole bf16 training step on the CPU: Ballast against what saves memory today.
+"""A whole bf16 training step on the CPU: Ballast against today's savers of memory.
 
 Peers, each in a process of its own: ballast none, process and power (a server of its own on this
 host), deepspeed (0.19.8, ZeRO-2 with CPU offload and its CPU Adam), fsdp2 (fully_shard with
@@ -9,8 +9,8 @@ step_ms: a step of a turn of --steps; the peers take turns, each round begins wi
 X_vs_Y: in each round the time of Y's turn over that of X's turn: above 1, X is faster.
 split: seconds of a step's parts; step_share: of the whole, step()'s. DeepSpeed and FSDP2 do a part
     of the offload's work in backward.
-trainer_peak: the most memory of the trainer (VmHWM), imports included; at_import: of it, what is
-    there before the model. servers_peak: of Ballast's servers. Where there is no GPU, masters and
+trainer_peak: the most memory of the trainer (VmHWM), imports included; at_import: the part of it
+    from before the model. servers_peak: of Ballast's servers. Where there is no GPU, masters and
     moments of the other peers lie in the trainer.
 Each is a median with the least and the largest of all rounds. Verified: the losses of all peers
 fall and are at each step within 1 % of torch's; and Ballast's weights have the bits of torch's
@@ -44,7 +44,7 @@ VERSION = "0.19.8"
 NAMES = ("torch", "ballast none", "ballast process", "ballast power", "deepspeed", "fsdp2")
 ANSWER_S = 600.0
 COMPILE_S = 1800.0
-EXACT = {"ATEN_CPU_CAPABILITY": "avx2"}  # what docs/numerics.md wants of torch
+EXACT = {"ATEN_CPU_CAPABILITY": "avx2"}  # the torch setting of docs/numerics.md
 
 
 def say(text: str) -> None:
@@ -58,12 +58,12 @@ class OwnDeepSpeed:
         self._venv, self._extensions = folder / "venv", folder / "extensions"
 
     def peer(self) -> Peer:
-        """Installs it where that was not done. CalledProcessError when pip cannot."""
+        """Installs it if necessary. CalledProcessError when pip cannot."""
         python = self._venv / "bin" / "python"
         if not self._installed(python):
             self._install(python)
         for stale in self._extensions.glob("*/lock"):
-            stale.unlink()  # Of a compiler that was killed: torch would wait for it forever.
+            stale.unlink()  # Of a killed compiler: torch would wait for it forever.
         environ = {
             "DS_ACCELERATOR": "cpu", "TORCH_EXTENSIONS_DIR": str(self._extensions),
             "PATH": f"{python.parent}{os.pathsep}{os.environ.get('PATH', '')}",
@@ -85,7 +85,7 @@ class OwnDeepSpeed:
         packages = self._venv / "lib" / version / "site-packages"
         import torch
 
-        # Behind its own packages: torch is large, and the same one for all peers.
+        # After its own packages: torch is large, and the same one for all peers.
         (packages / "torch.pth").write_text(f"{Path(torch.__file__).parents[1]}\n")
         subprocess.run(
             [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input",
@@ -195,7 +195,7 @@ def compared(ready: list[Contestant]) -> dict[str, Any]:
 def judged(
     ready: dict[str, list[float]], bits: dict[str, Any], missing: dict[str, str]
 ) -> list[str]:
-    """What is wrong; nothing: []. ready: the losses of each peer."""
+    """The faults; [] for none. ready: the losses of each peer."""
     wrong = [f"{name} did not run: {why}" for name, why in missing.items()]
     base = ready.get("torch") or next(iter(ready.values()), [])
     for name, losses in ready.items():

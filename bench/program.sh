@@ -1,7 +1,7 @@
 # Runs a benchmark program of build/release in place of the script that sources this file.
 # Comes from: the scripts of this folder. Thread safety: none needed.
 
-# run_program PROGRAM TARGETS ARGUMENTS...: TARGETS is what has to be built, as one word.
+# run_program PROGRAM TARGETS ARGUMENTS...: TARGETS names the targets to build, as one word.
 run_program() {
   local root binary=$1 targets=$2
   shift 2

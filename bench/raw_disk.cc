@@ -24,7 +24,7 @@ namespace {
 
 constexpr size_t kWriteBlocks = 16;
 
-// What a command prints; none when it cannot be run or fails.
+// A command's output; none when it cannot be run or fails.
 std::optional<std::string> OutputOf(const std::string& command) {
   std::FILE* const pipe = popen(command.c_str(), "r");
   if (pipe == nullptr) return std::nullopt;

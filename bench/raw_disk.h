@@ -1,5 +1,5 @@
-// The disk's own limits, measured beside what is compared with them: a file written once, raw
-// O_DIRECT reads and writes of it, and fio where it is installed.
+// The disk's own limits, measured along with the subject of the comparison: a file written once,
+// raw O_DIRECT reads and writes of it, and fio where it is installed.
 // Comes from: the benchmarks of disks. Goes to: the kernel, fio.
 // Thread safety: one thread; Read uses threads of its own.
 #pragma once
@@ -41,7 +41,7 @@ class RawFile {
   absl::Status Sync();
 
   // Bytes per second of writing groups of `group_bytes` (a multiple of kBlockBytes) in blocks, one
-  // behind the other, with one fdatasync per group, for `seconds`.
+  // after the other, with one fdatasync per group, for `seconds`.
   absl::StatusOr<double> WriteGroups(size_t group_bytes, double seconds);
   // The same with `depth` threads that each write the next block, and one fdatasync at the end.
   absl::StatusOr<double> WriteDeep(int depth, double seconds);
@@ -52,7 +52,7 @@ class RawFile {
  private:
   RawFile(std::string path, uint64_t bytes, int fd, Arena blocks)
       : path_(std::move(path)), bytes_(bytes), fd_(fd), blocks_(std::move(blocks)) {}
-  // One of several in turn: more than a cache keeps, as what a log is given.
+  // One of several in turn: more than a cache keeps, like the data of a log.
   const char* BlockOf(uint64_t number) const {
     return blocks_.data() + number * kBlockBytes % blocks_.bytes();
   }

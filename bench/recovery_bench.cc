@@ -1,22 +1,22 @@
-// How soon a state server that was killed works again: a durable job (level power) of N * 10^9
-// bytes of state (12 per parameter, bf16 gradients) in one ballastd, kill -9 right behind a round,
-// the same binary again on the same directory and port, and the trainer, which never ended, goes
-// on.
+// How soon a killed state server works again: a durable job (level power) of N * 10^9
+// bytes of state (12 per parameter, bf16 gradients) in one ballastd, kill -9 right after a round,
+// the same binary again on the same directory and port, and the trainer, which never ended,
+// continues.
 //
 //   seconds      from starting the process until the trainer has finished a round
 //   limit_s      1.3 * bytes / bandwidth + 1
 //     bytes      of images and log that the server says it had to read
-//     bandwidth  of O_DIRECT reads of a file of random bytes beside it, 4 MiB per read, four at a
-//                time; the mean of once before the kill and once behind the round
+//     bandwidth  of O_DIRECT reads of a file of random bytes next to it, 4 MiB per read, four at a
+//                time; the mean of once before the kill and once after the round
 //
-// The parts of `seconds`, from the times in the server's log and what the trainer was told:
+// The parts of `seconds`, from the times in the server's log and in the trainer's reports:
 //   start_s      until the server begins to recover the job
 //   load_s       until its state stands in memory: images read, rounds replayed; load_cpu_s is the
 //                user and system time that the server has taken when the trainer is back
 //   reach_s      until the trainer is back: it asks again after 0.1, 0.2, 0.4, ... at most 1 s
 //   round_s      the round itself; usual_round_s is the median of those before the kill
 //
-// `read_bytes` is what the kernel says the server has read from disks (/proc/<pid>/io): at least
+// `read_bytes` is the kernel's count of the server's reads from disks (/proc/<pid>/io): at least
 // `bytes`, or part of it came from the page cache, and then the repetition does not count as right.
 // Weights are compared after every round, masters and moments at the end, with the scalar kernel on
 // sampled tensors: any difference is exit status 1.
@@ -87,7 +87,7 @@ struct Repetition {
 
   double bytes() const { return image_bytes + log_bytes; }
   double limit() const { return kBandwidthFactor * bytes() / bandwidth + kAllowanceS; }
-  // How fast the state came, as a share of what the disk gives.
+  // The state's loading rate, as a share of the disk's.
   double load_vs_disk() const { return bytes() / load / bandwidth; }
 };
 
@@ -174,8 +174,8 @@ absl::Status Job::Prepare() {
   const auto budget = static_cast<uint64_t>(static_cast<double>(Parameters()) * (kServerBytes + 1));
   std::vector<std::string> arguments = {
       absl::StrCat("--set=storage.data_dir=", directory_->path(), "/data"),
-      // Said, since what a server takes for granted is a share of the memory that is free when it
-      // starts: less at the second start, beside the trainer, and the state would move to NVMe.
+      // Given, since a server's default is a share of the memory free at its start: less at the
+      // second start, next to the trainer, and the state would move to NVMe.
       absl::StrCat("--set=storage.memory_budget=", budget + kGradientBytes, "B")};
   arguments.insert(arguments.end(), options_.server_arguments.begin(),
                    options_.server_arguments.end());

@@ -112,7 +112,7 @@ constexpr char kUsage[] =
     "                   [--optimizer adam|sgd|adagrad|lion|lamb]\n"
     "                   [--tls DIR_OF_DEV_CA] [--think-ms T] [--path DIR]\n";
 
-// Times of one repetition, in seconds, and what the trainer was told about its round.
+// Times of one repetition, in seconds, and the trainer's report of its round.
 struct Repetition {
   double raw_push = 0;
   double raw_pull = 0;
@@ -143,12 +143,12 @@ class Bench {
   absl::StatusOr<Repetition> Repeat();
   absl::Status MeasureRound(Repetition* repetition);
   absl::Status MeasurePull(Repetition* repetition);
-  // Rounds beside one scrape each, and rounds without, in turn.
+  // Rounds with one scrape each, and rounds without, in turn.
   absl::Status MeasureScrapes();
   absl::StatusOr<double> CpuSeconds() const;
   void AddRatios(Report* report) const;
   absl::Status AddCopies(const client::TransferCounters& counters, Report* report) const;
-  // What a scrape of /metrics costs the server, and how much of a round that is.
+  // A scrape's cost for the server, also as a share of a round.
   absl::Status AddScrapes(Report* report) const;
   void AddTimes(Report* report) const;
   uint64_t PayloadBytes() const { return model_.elements * 2; }

@@ -42,7 +42,7 @@ struct Model {
   std::vector<client::Tensor> tensors;
   std::vector<uint64_t> tensor_elements;
   std::vector<client::TensorBuffers> buffers;
-  std::vector<uint32_t> sampled;  // tensors that are verified
+  std::vector<uint32_t> sampled;  // verified tensors
   Layout layout;
   Arena gradients;
   Arena weights;
@@ -115,9 +115,9 @@ class VerifiedJob {
                                                              Model* model,
                                                              const KindJob& kind = kAdamWJob);
 
-  // One round. Weights of before cannot pass for its own.
+  // One round. Old weights cannot pass for its own.
   absl::StatusOr<TimedRound> Round();
-  // For a round that is run with client(): what stands before it, and after it.
+  // For a round run with client(): Spoil() before it, CheckRound() after it.
   void Spoil() { reference_.Spoil(model_); }
   void CheckRound();
   // Compares the weights with those after the last round.
@@ -126,7 +126,7 @@ class VerifiedJob {
   absl::Status Verify();
 
   client::Client* client() { return client_.get(); }
-  // Values that were not the reference's.
+  // Values that differ from the reference's.
   uint64_t differing() const { return differing_; }
 
  private:

@@ -181,7 +181,7 @@ absl::StatusOr<double> ServerProcess::CpuSeconds() const {
 
 absl::StatusOr<uint64_t> ServerProcess::MinorFaults() const {
   const std::string text = ReadFile(absl::StrCat("/proc/", pid_, "/stat"));
-  // Behind the name in parentheses: state, ppid, pgrp, session, tty, tpgid, flags, minflt.
+  // After the name in parentheses: state, ppid, pgrp, session, tty, tpgid, flags, minflt.
   const size_t name_end = text.rfind(')');
   uint64_t faults = 0;
   if (name_end != std::string::npos) {

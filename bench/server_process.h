@@ -1,4 +1,4 @@
-// A ballastd process for benchmarks, and what the system and its own metrics say about it.
+// A ballastd process for benchmarks, with the system's and its own metrics about it.
 // Comes from: round_bench, recovery_bench. Goes to: the ballastd binary. Thread safety: one thread.
 #pragma once
 
@@ -32,7 +32,7 @@ class ServerProcess {
   absl::Status Restart();
 
   const std::string& address() const { return address_; }
-  // What it has logged since its last start; with `keep_log` only.
+  // Its log since its last start; with `keep_log` only.
   std::string Log() const;
 
   // User and system time of all its threads so far.

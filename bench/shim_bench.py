@@ -2,9 +2,9 @@
 
 shim_ratio: time of a loop with bt.AdamW over that of the same loop with the engine of
     ballast.deepspeed; 1 means that the engine costs nothing.
-monitored_ratio: the same with csv_monitor, wall_clock_breakdown and steps_per_print 10; what they
-    print goes into a file.
-aa_control: the same of a second plain loop: what the machine does by itself.
+monitored_ratio: the same with csv_monitor, wall_clock_breakdown and steps_per_print 10; their
+    output goes into a file.
+aa_control: the same of a second plain loop: the machine's own variation.
 The four loops take turns round by round, in changing order. A ratio is that of two rounds side by
 side: the median of --steps of them, and of these the median of --pairs; spread has the least and
 the largest. A small model, one trainer, one server, durability none. Results are verified: all
@@ -64,7 +64,7 @@ class Engine:
     """The same loop as a DeepSpeed script has it."""
 
     def __init__(self, width: int, more: dict[str, Any]) -> None:
-        """more: sections of the ds_config besides the optimizer."""
+        """more: sections of the ds_config in addition to the optimizer."""
         adamw = {"type": "AdamW", "params": {"lr": 1e-4, "weight_decay": 0.0}}
         config = {
             "train_micro_batch_size_per_gpu": SAMPLES, "optimizer": adamw,
@@ -85,7 +85,8 @@ def seconds(loop: Plain | Engine, inputs: torch.Tensor) -> float:
 
 
 def ratios(times: dict[str, list[float]]) -> dict[str, float]:
-    """By loop: the median of the time of a plain round over that of the loop's round beside it."""
+    """By loop: the median of the time of a plain round over that of the loop's neighbouring
+    round."""
     return {
         name: statistics.median(p / t for p, t in zip(times["plain"], taken, strict=True))
         for name, taken in times.items()
@@ -142,7 +143,7 @@ def check_watched(folder: Path, printed: str, rounds: int) -> None:
 
 
 def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """The result, without what judges it. The server runs, and the environment names it."""
+    """The result, without its judgement. The server runs, and the environment names it."""
     loops = {
         "plain": Plain(options.width), "engine": Engine(options.width, {}),
         "monitored": Engine(options.width, watched(folder)), "again": Plain(options.width),

@@ -1,15 +1,17 @@
-"""What a snapshot costs the rounds beside it, and how fast a job's state goes out and comes in.
+"""A snapshot's cost for concurrent rounds, and the speed of a job's export and import.
 
-p99_ratio: the 99th percentile of round times while snapshots are taken, one behind the other, over
+p99_ratio: the 99th percentile of round times while snapshots are taken, one after the other, over
     that of the rounds just before, without; the median of --blocks such pairs. One server, one
     trainer that computes as long as a round takes (sleeps: its processor would be another
     machine's, as would be that of ballastctl, which has niceness 19).
 p99_control: the same of two blocks without snapshots, the later over the earlier, and p99_spread
-    the largest of them over the smallest: what the machine does by itself.
+    the largest of them over the smallest: the machine's own variation.
 export_vs_disk: time of the disk's own loop over that of `ballastctl export --state` of a snapshot.
-    The loop reads as many bytes as the snapshot has and, beside that, writes as many as the export
-    has, past the page cache, 8 MiB at a time, on 4 threads each, into a reserved file, and flushes.
-import_vs_disk: the same for `ballastctl import`, whose loop writes what the new job's files take:
+    The loop reads as many bytes as the snapshot has and, at the same time, writes as many as the
+    export has, past the page cache, 8 MiB at a time, on 4 threads each, into a reserved file, and
+    flushes.
+import_vs_disk: the same for `ballastctl import`, whose loop writes as much as the new job's files
+take:
     its slots, and its log, which is written once when a job is made.
 Each ratio is the median of --repeats, whose two sides alternate. Results are verified: the imported
 job has the bits of the exported one, and every snapshot is verified by its checksums.
@@ -112,7 +114,7 @@ def measure_rounds(rig: Rig, count: int, blocks: int) -> dict:
             taken.append(rig.ctl("snapshot", "create", "job", name, "--keep", "1", niceness=19))
 
     for block in range(blocks):
-        rounds(rig, 10)  # The first one's, or what the last snapshot leaves to be done.
+        rounds(rig, 10)  # The first one's work, or the last snapshot's leftovers.
         without.append(rounds(rig, count))
         stop = threading.Event()
         thread = threading.Thread(target=take, args=(stop,))
@@ -210,7 +212,7 @@ def measure_exchange(rig: Rig, repeats: int) -> dict:
 
 
 def differing_bits(rig: Rig, job: str) -> int:
-    """Of the job that was imported last and that which was exported."""
+    """Between the last imported job and the exported one."""
     copies = [torch.nn.Parameter(torch.zeros_like(p)) for p in rig.parameters]
     imported = rig.open(job, copies, resume="must")
     imported.attach()
@@ -260,7 +262,7 @@ def main() -> int:
             continue
         met = result[key] <= bar if key == "p99_ratio" else result[key] >= bar
         say(f"{key} {result[key]:.2f} (bar {bar}): {'met' if met else 'not met'}")
-    # Rounds beside snapshots raise where a snapshot or a round fails.
+    # Rounds during snapshots raise where a snapshot or a round fails.
     result["verified"] = not result.get("differing_bits")
     if options.json:
         print(json.dumps(result))

@@ -1,6 +1,6 @@
-// Sweeps of the NVMe tier over a state that does not fit into memory, against what the disk gives:
+// Sweeps of the NVMe tier over a state that does not fit into memory, against the disk's limit:
 // a raw loop of the I/O engine that reads and writes as many blocks, without a step, and fio. All
-// take turns; what is compared are the ratios of one repetition.
+// take turns; the ratios of one repetition are compared.
 //
 //   sweep_vs_raw   bytes per second, a whole durable sweep (every extent read, stepped, checked,
 //                  written out of place, one flush) / the raw loop
@@ -68,7 +68,7 @@ class Bench {
   // Bytes read and written per second by one sweep.
   static absl::StatusOr<double> Rate(TierRig* rig);
   uint32_t few() const { return static_cast<uint32_t>(options_.buffers); }
-  // Of the extents, what a sweep without a cache really moves.
+  // The share of the extents that a sweep without a cache really moves.
   double moved() const { return 1.0 - static_cast<double>(options_.buffers) / options_.extents; }
   absl::Status Check(TierRig* rig);
 

@@ -74,7 +74,7 @@ TierRig::~TierRig() {
   executor_.Shutdown();
 }
 
-// Two images of each extent, and a log of what the rig writes in two rounds.
+// Two images of each extent, and a log for the rig's writes of two rounds.
 server::StorageOptions TierRig::Storage() const {
   server::StorageOptions storage;
   storage.images = {.job = 1, .tile_elements = kTileElements, .direct = true};
@@ -95,7 +95,7 @@ absl::Status TierRig::Prepare() {
                                           options_.tier_threads);
   const size_t bytes = size_t{options_.extent_elements} * sizeof(float);
   BALLAST_ASSIGN_OR_RETURN(gradient_, Arena::Create(bytes));
-  // One for each extent in work: nobody reads what goes out here.
+  // One for each extent in work: this output is never read.
   BALLAST_ASSIGN_OR_RETURN(weights_, Arena::Create(bytes * nvme_->sweep_depth()));
   FillGradient(reinterpret_cast<float*>(gradient_.data()), options_.extent_elements);
   scalars_ = optim::MakeScalars(OptimizerKind::kAdamW, Options{0, 0},

@@ -40,7 +40,7 @@ class TierRig {
 
   // Steps every extent once, in the other direction than the last time, and flushes once. Seconds.
   absl::StatusOr<double> Sweep();
-  // Whether every value of every extent is what as many steps in memory give.
+  // Whether every value of every extent equals the result of as many steps in memory.
   absl::StatusOr<bool> Verify();
   // Of the images of all extents, in one version.
   uint64_t payload_bytes() const;

@@ -1,5 +1,5 @@
-// What TLS costs: two jobs of the same model at two servers, one in plaintext and one over TLS with
-// certificates on both ends, that take turns.
+// The cost of TLS: two jobs of the same model at two servers, one in plaintext and one over TLS
+// with certificates on both ends, that take turns.
 // Comes from: round_bench --tls. Goes to: client/cpp, two ballastds. Thread safety: one thread.
 #pragma once
 
@@ -21,7 +21,7 @@ struct TlsOptions {
   std::vector<std::string> server_arguments;
 };
 
-// Runs the comparison. Keys of what it finds:
+// Runs the comparison. Keys of the result:
 //   plaintext_vs_tls  plaintext's time of a round / that over TLS; median over the repetitions
 //   plaintext_round_ms, tls_round_ms
 // Weights are compared after every round, all state arrays at the end.

@@ -20,7 +20,7 @@ targets = inputs.square().mean(1, keepdim=True)
 
 opt = bt.AdamW(model.named_parameters(), lr=1e-3, durability="process", resume="auto")
 sampler = torch.Generator().manual_seed(opt.rank)  # every trainer draws its own batches
-opt.attach()  # in a job that was there: its weights, opt.round and opt.user_state
+opt.attach()  # in an existing job: its weights, opt.round and opt.user_state
 if opt.user_state:
     bt.set_random_state(opt.user_state["sampler"], sampler)
 

@@ -8,7 +8,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/package_facts.sh
 
 readonly PYTHON=$PWD/.venv/bin/python MIB_MAX=48
-# The C++ programs of the kit, and what they open by path.
+# The C++ programs of the kit, and the files that they open by path.
 readonly TESTS=(device_conformance_test copy_rate)
 readonly CLIENT_PROGRAMS=(ballast-run ballast-report ballast-nvme-tune ballast-zero-to-fp32
   ballast-python)

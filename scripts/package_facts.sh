@@ -2,7 +2,7 @@
 # Comes from: client/python/ballast/version.py and git. Goes to: the build scripts of the packages.
 
 BALLAST_VERSION=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' client/python/ballast/version.py)
-# The commit, with "-dirty" behind it where files differ from it; "unknown" without git.
+# The commit, with "-dirty" after it where files differ from it; "unknown" without git.
 BALLAST_REVISION=$(git describe --always --dirty --abbrev=40 --exclude='*' 2>/dev/null ||
   echo unknown)
 # The time that all files in packages get, in seconds since 1970: the same sources, the same bytes.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds, and trains a small GPT through two state servers beside a shadow
-# torch optimizer. Flags: --steps N --servers N --trainers N --dtype fp32|bf16|fp16 --json
+# Installs missing packages, builds, and trains a small GPT through two state servers alongside a
+# shadow torch optimizer. Flags: --steps N --servers N --trainers N --dtype fp32|bf16|fp16 --json
 # --durability power|process|none --chaos (kill -9 servers and a trainer while it trains)
 # --tier auto|cpu|nvme --dram-budget SIZE (state that does not fit lives on disk)
 set -euo pipefail

@@ -3,7 +3,7 @@
 #   ./scripts/sanitize.sh asan [TARGET...]   memory errors, undefined behaviour, leaks
 #   ./scripts/sanitize.sh tsan [TARGET...]   data races on our own threads
 # TARGET: a test program, such as net_test; several are built one after the other and run alone.
-# Without a target: for asan the tests of what strangers and other servers can send, for tsan those
+# Without a target: for asan the tests of input from strangers and other servers, for tsan those
 # of rooms with threads of their own. `cmake --build --preset asan && ctest --preset asan` is the
 # whole tree, and takes hours on two cores.
 #   JOBS=N       compilers at once, 2 unless said otherwise; each takes up to 2 GB

@@ -5,19 +5,19 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# What compiles and runs the product. ccache is here, and not with the tests: a tree that was
+# Packages that compile and run the product. ccache is here, and not with the tests: a tree
 # configured without it would be compiled again when it comes.
 readonly PACKAGES=(
   build-essential cmake ninja-build ccache
   libgrpc-dev libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libabsl-dev
   librocksdb-dev libaio-dev prometheus-cpp-dev libcivetweb-dev zlib1g-dev libssl-dev
   libyaml-cpp-dev nlohmann-json3-dev ca-certificates python3 python3-dev python3-venv)
-# What the tests compile and run beside that.
+# Packages that the tests compile and run with in addition.
 readonly TEST_PACKAGES=(
   clang-14 clang-format-14 libclang-rt-14-dev libgtest-dev libgmock-dev
   openssl fio systemd systemd-container zsh fish chromium curl openssh-client bubblewrap lintian
   mmdebstrap umoci yamllint)
-# What the quickstart runs.
+# The quickstart's programs.
 readonly RUN_TARGETS=(ballastd ballastctl ballast_python)
 # Debian's own interpreter: another python3 earlier on PATH may lack headers or the right version.
 readonly PYTHON=/usr/bin/python3
@@ -238,8 +238,8 @@ fingerprint() {
   (cat "$@" && "$PYTHON" --version) | sha256sum | cut -d ' ' -f 1
 }
 
-# Starts to install what is missing in .venv, while the compiler works: pip mostly waits for the
-# network and the disk. Sets pip_pid, pip_started and pip_stamp; await_python_packages ends it.
+# Starts to install the missing packages in .venv, while the compiler works: pip mostly waits for
+# the network and the disk. Sets pip_pid, pip_started and pip_stamp; await_python_packages ends it.
 start_python_packages() {
   local files=(requirements.txt) file arguments=()
   [[ $1 == run ]] || files+=(requirements-test.txt)

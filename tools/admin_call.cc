@@ -21,8 +21,8 @@
 namespace ballast::tools {
 namespace {
 
-// Why gRPC could not connect, in the words of an operator. Texts of gRPC that are not known here
-// are reduced to their last part, which is that of the operating system.
+// Why gRPC could not connect, in the words of an operator. Unknown texts of gRPC are reduced to
+// their last part, which comes from the operating system.
 std::string CauseOf(const absl::Status& status) {
   if (status.code() == absl::StatusCode::kDeadlineExceeded) {
     return absl::StrCat("no answer within ", kTimeoutS, " s");
@@ -44,7 +44,7 @@ bool IsUnreachable(const absl::Status& status) {
          status.code() == absl::StatusCode::kDeadlineExceeded;
 }
 
-// One line for a server that did not do what was asked. `source`: of the endpoint.
+// One line for a server that did not answer the request. `source`: of the endpoint.
 std::string ErrorText(const std::string& endpoint, const std::string& source,
                       const absl::Status& status) {
   // A detail says that a ballastd has answered, and its own text is the better one.
@@ -61,7 +61,7 @@ std::shared_ptr<ChannelFactory>& Channels() {
   return *channels;
 }
 
-// What a TLS handshake says, where gRPC says that a socket was closed.
+// The TLS handshake's error, where gRPC says that a socket was closed.
 absl::Status Explained(const std::string& endpoint, const absl::Status& status) {
   if (!IsUnreachable(status) || status.GetPayload(kErrorDetailTypeUrl).has_value()) return status;
   const std::string why = Channels()->Explain(endpoint);

@@ -51,7 +51,7 @@ std::string HomeOf(const absl::Status& status);
 // endpoint is not asked. The question changes nothing, so a command that follows runs once.
 std::string FirstThatServes(const Options& options);
 
-// Asks that server, and then the jobs' home, if that is another one, which `endpoint` is then.
+// Asks that server, and then the jobs' home, if another one; `endpoint` then names the home.
 template <typename Reply>
 absl::StatusOr<Reply> AskHome(std::string* endpoint, const char* method,
                               const google::protobuf::MessageLite& request, int timeout_s) {

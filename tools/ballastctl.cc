@@ -1,4 +1,4 @@
-// ballastctl: what the state servers know, for operators and scripts. docs/ballastctl.md is its
+// ballastctl: the state servers' knowledge, for operators and scripts. docs/ballastctl.md is its
 // page. Results go to stdout, everything else to stderr.
 // Comes from: the operator. Goes to: the commands. Thread safety: the main thread.
 #include <unistd.h>

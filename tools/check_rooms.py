@@ -16,8 +16,8 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import source_text  # noqa: E402  (found only after the line above)
 
-# Libraries by the prefix of their headers. What matches none of these and none of our rooms must
-# be a header of C, C++ or POSIX.
+# Libraries by the prefix of their headers. A header outside these and our rooms must be a header of
+# C, C++ or POSIX.
 THIRD_PARTY = (
     "absl/", "google/protobuf/", "grpcpp/", "grpc/", "rocksdb/", "prometheus/",
     "yaml-cpp/", "nlohmann/", "libaio.h", "zlib.h", "gtest/", "gmock/",

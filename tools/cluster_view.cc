@@ -92,7 +92,7 @@ Pace PaceOf(const v1::JobStatus& job) {
   const uint64_t first = job.rounds(0).age_ns();
   const uint64_t last = job.rounds(job.rounds_size() - 1).age_ns();
   if (first <= last) return pace;
-  // A newest round that is older than two of them take says that the pace has changed: then the
+  // A newest round older than the time of two rounds means that the pace has changed: then the
   // time since it counts, and the figures fall.
   const double mean_s = Seconds(first - last) / (count - 1);
   const double time_s = Seconds(last) > 2 * mean_s ? Seconds(first) : Seconds(first - last);

@@ -27,7 +27,7 @@ ClusterView AskCluster(const Options& options, const v1::StatusRequest& request)
 // One line on stderr for each silent server. Returns the exit code: 0 when there is none.
 int SayWhoIsSilent(const ClusterView& view, const Options& options);
 
-// A trainer of a job as all servers together see it: the worst of its states, and what it owes.
+// A trainer of a job as all servers together see it: the worst of its states, and the work it owes.
 struct TrainerView {
   uint32_t slot = 0;
   std::string state;

@@ -85,7 +85,7 @@ absl::Status UnknownFlag(const Command& command, const std::string& argument,
       absl::StrCat("unknown argument ", argument, Hint(flag, FlagsOf(command))));
 }
 
-// Takes the argument at `*at`, and the next one where that is its value.
+// Takes the argument at `*at`, and the next one if that one holds its value.
 absl::Status TakeFlag(const Command& command, const std::vector<std::string>& arguments, size_t* at,
                       Options* options) {
   const std::string& argument = arguments[*at];
@@ -170,7 +170,7 @@ std::string Synopsis(const Command& command) {
 
 absl::StatusOr<const Command*> FindCommand(const std::vector<std::string>& arguments) {
   std::vector<std::string> firsts;
-  std::vector<std::string> follow;  // what may stand behind the first word
+  std::vector<std::string> follow;  // possible second words
   for (const Command& command : AllCommands()) {
     const std::vector<std::string> name = Split(command.name);
     firsts.push_back(name[0]);

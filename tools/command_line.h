@@ -1,4 +1,4 @@
-// Command lines of ballastctl: which command they name, what they say, and the help.
+// Command lines of ballastctl: the command they name, their arguments, and the help.
 // Comes from: ballastctl's main. Goes to: the commands. Thread safety: pure functions, but for the
 // environment variable BALLAST_ENDPOINTS.
 #pragma once
@@ -18,8 +18,8 @@ absl::StatusOr<const Command*> FindCommand(const std::vector<std::string>& argum
 // How many words the command's name has.
 size_t NameWords(const Command& command);
 
-// The rest of the command line, behind the name; endpoints from BALLAST_ENDPOINTS where no flag
-// names one. INVALID_ARGUMENT names the flag or the word, and what the command takes. With --help
+// The rest of the command line, after the name; endpoints from BALLAST_ENDPOINTS where no flag
+// names one. INVALID_ARGUMENT names the flag or the word, and the command's arguments. With --help
 // everything else may be missing.
 absl::StatusOr<Options> ParseOptions(const Command& command,
                                      const std::vector<std::string>& arguments);

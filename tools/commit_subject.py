@@ -31,7 +31,7 @@ def rooms_of(paths):
 
 
 def check(message, rooms):
-    """Returns what is wrong with a commit message, one sentence each."""
+    """Returns the faults of a commit message, one sentence each."""
     lines = [line for line in message.split("\n") if not line.startswith("#")]
     subject = lines[0] if lines else ""
     if FREE.match(subject):

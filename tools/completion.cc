@@ -22,7 +22,7 @@ std::vector<std::string> Firsts() {
   return {firsts.begin(), firsts.end()};
 }
 
-// The second words behind `first`; none for a command of one word.
+// The second words after `first`; none for a command of one word.
 std::vector<std::string> Seconds(const std::string& first) {
   std::vector<std::string> seconds;
   for (const Command& command : AllCommands()) {

@@ -14,7 +14,7 @@ import source_text
 
 # Stands in a declaration for a brace initialiser, as in `int a{1};`.
 _INIT = "@"
-# What precedes a brace decides what the brace opens.
+# The text before a brace decides its kind.
 _SCOPE = re.compile(r"\b(namespace|class|struct|union|enum)\b|\bextern\s+\"")
 _MEMBER_INIT = re.compile(r"\)[^)(]*(?<!:):(?!:)")
 _TEMPLATE = re.compile(r"^(?:template\s*<[^{]*?>\s*)(?=\b(?:class|struct|union)\b)")
@@ -40,7 +40,7 @@ class CppClass:
     """A class, struct or union: its qualified name, its line, and its members.
 
     `methods` names each member function, but for constructors, destructors and deleted ones.
-    `fields` has the declaration of each data member that is not static.
+    `fields` has the declaration of each non-static data member.
     """
 
     name: str
@@ -59,7 +59,7 @@ def _brace_kind(head):
     text = _ANNOTATION.sub("", head).strip()
     if not text:
         return "other"
-    # Template parameters say nothing about what follows them.
+    # Template parameters say nothing about the text after them.
     plain = _TEMPLATE.sub("", text)
     if _SCOPE.search(plain) and not re.search(r"\)\s*(const|noexcept|override|->.*)*$", plain):
         return "enum" if re.search(r"\benum\b", plain) else "scope"
@@ -85,7 +85,7 @@ def _skip_braces(code, at):
 
 
 def _without(innermost, text):
-    """Removes what the pattern matches until nothing does: nested brackets, from the inside out."""
+    """Removes matches of the pattern until there are none: nested brackets, from the inside out."""
     while (shorter := re.sub(innermost, "", text)) != text:
         text = shorter
     return text
@@ -128,7 +128,7 @@ def function_name(declaration):
 
 
 def add_member(declaration, owner):
-    """Adds what a declaration in the body of the class `owner` declares to its members."""
+    """Adds the names of a declaration in the body of the class `owner` to its members."""
     text = _plain_declaration(declaration)
     if not text or _NO_MEMBER.search(text):
         return
@@ -148,7 +148,7 @@ def add_member(declaration, owner):
 
 
 class _Scan:
-    """One pass over the code of a file; `head` is the declaration that is being read."""
+    """One pass over the code of a file; `head` is the declaration being read."""
 
     def __init__(self, code):
         self.code = code

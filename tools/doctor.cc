@@ -25,7 +25,7 @@ namespace {
 using Level = Finding::Level;
 using server::ShortBytes;
 
-// What a server wants: direct I/O buffers that it locks, and descriptors for streams and files.
+// A server's needs: direct I/O buffers that it locks, and descriptors for streams and files.
 constexpr uint64_t kMemlockBytesMin = uint64_t{64} << 20;
 constexpr uint64_t kFilesMin = 4096;
 constexpr uint64_t kAioFreeMin = 1024;

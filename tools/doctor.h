@@ -1,5 +1,5 @@
 // `ballastctl doctor`: whether this host suits a state server, and what to change where it does
-// not. Reading the host and judging what was read are apart, so that every finding can be tested.
+// not. Reading the host and judging the facts are apart, so that every finding can be tested.
 // Comes from: host_commands. Goes to: the kernel's files, server/config, common/io.
 // Thread safety: JudgeHost is pure; ReadHost reads, and makes and removes one unnamed file in the
 // data directory (FileSystem::DirectIo).
@@ -49,11 +49,11 @@ struct Finding {
   enum class Level { kOk, kWarn, kFail };
   std::string check;  // "memlock"
   Level level = Level::kOk;
-  std::string found;  // what is so
-  std::string fix;    // what to do; empty where all is well
+  std::string found;  // the facts
+  std::string fix;    // the next step; empty where all is well
 };
 
-// Those of the ballastd that has `data_dir`, by the process id in its lock file; of this process
+// Those of the ballastd with `data_dir`, by the process id in its lock file; of this process
 // where none runs there. `proc`: "/proc" but in tests.
 Limits ReadLimits(const std::string& data_dir, const std::string& proc = "/proc");
 

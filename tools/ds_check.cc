@@ -101,7 +101,7 @@ int Become(const std::string& python, const std::string& package,
 }
 
 // This process becomes the Python that kCheckUsage says, so that its exit code is ballastctl's: as
-// there, and 4 also for a Python that is too old. Returns only where no Python takes over: 0 after
+// there, and 4 also for a Python too old. Returns only where no Python takes over: 0 after
 // a help text, 4 without Python; an error's text is on stderr.
 int DsCheckMain(const std::vector<std::string>& arguments) {
   const std::string last = arguments.empty() ? "" : arguments.back();

@@ -32,7 +32,7 @@ std::string Took(uint64_t bytes, uint64_t milliseconds) {
                       HumanRate(static_cast<double>(bytes), seconds));
 }
 
-// A job's name may be longer than what a name of an export leaves beside the time: then it is cut,
+// A job's name may be longer than an export's name allows in addition to the time: then it is cut,
 // and a checksum tells two such jobs apart.
 std::string DefaultName(const std::string& job) {
   const std::string time = absl::FormatTime("%Y%m%dT%H%M%S", absl::Now(), absl::UTCTimeZone());
@@ -45,7 +45,7 @@ std::string DefaultName(const std::string& job) {
   return absl::StrCat(stem, "-", time);
 }
 
-// Sets what the format is, and returns what is wrong with it; empty: nothing.
+// Sets the format, and returns the fault of it; empty: none.
 std::string SetFormat(const Options& options, v1::ExportRequest* request) {
   const bool universal = options.format == "deepspeed-universal";
   if (!universal && !options.format.empty() && options.format != "safetensors") {
@@ -64,7 +64,7 @@ std::string SetFormat(const Options& options, v1::ExportRequest* request) {
   return "";
 }
 
-// What was exported; the exit code.
+// Prints the result of an export; returns the exit code.
 int ShowExport(const Options& options, const v1::ExportReply& reply) {
   return Print(
       options,

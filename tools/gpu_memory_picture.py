@@ -2,7 +2,7 @@
 """Draws docs/img/gpu_memory.svg: what torch has in a GPU's memory, without Ballast and with.
 
 Comes from: docs/measurements/gpu_h100.json, a report of the GPU kit. Goes to: README.md. The whole
-of each bar is measured, the parts of a parameter are counted, and activations are what is left.
+of each bar is measured, the parts of a parameter are counted, and activations are the rest.
 Thread safety: one process, nothing shared.
 
 usage: gpu_memory_picture.py [--verify]    --verify: exit code 1 where the picture is not this one

@@ -8,7 +8,7 @@ A row of the list says how large its subject is today:
   class NAME METHODS FIELDS FILES     a class declared in a .cc file is PATH:NAME
   function PATH NAME LINES            the longest of that name in that file
   file PATH LINES
-What grows beyond its row is an error. So is a row that the tree no longer needs.
+Growth beyond a row is an error. So is a row that the tree no longer needs.
 """
 
 import ast
@@ -28,7 +28,7 @@ FUNCTION_LINES_MAX = 40
 FILE_LINES_MAX = 400
 TEST_FILE_LINES_MAX = 600  # also of benchmarks
 
-# Words that name a subject in a row, and numbers behind them.
+# Words that name a subject in a row, and numbers after them.
 _ROW_SHAPES = {"class": (1, 3), "function": (2, 1), "file": (1, 1)}
 
 

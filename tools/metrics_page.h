@@ -12,7 +12,7 @@
 namespace ballast::tools {
 
 // The names of alerts and recorded series in the text of a rules file, each with all names of
-// metrics in its expression. An alert on a recorded series uses what that is made of.
+// metrics in its expression. An alert on a recorded series uses the metrics of that series.
 std::map<std::string, std::set<std::string>> MetricsOfRules(absl::string_view rules_yaml);
 
 // The page.

@@ -25,11 +25,11 @@ struct TuneOptions {
   // TunePairs of these are measured. A block is a multiple of 4096 bytes.
   std::vector<uint64_t> block_bytes = {uint64_t{256} << 10, uint64_t{1} << 20, uint64_t{4} << 20};
   std::vector<int> queue_depths = {1, 2, 4, 8, 16};
-  // A pair to measure besides: what is in use now.
+  // A further pair to measure: the one in use now.
   std::optional<AioSettings> present;
 };
 
-// What one combination gave, bytes per second; 0: not measured.
+// One combination's rates, bytes per second; 0: not measured.
 struct TuneSample {
   uint64_t block_bytes = 0;
   int queue_depth = 0;
@@ -38,11 +38,11 @@ struct TuneSample {
   double mixed = 0;
 
   uint64_t bytes_under_way() const { return block_bytes * static_cast<uint64_t>(queue_depth); }
-  // What counts: mixed, the load of a step; read or write where only that was asked for.
+  // The rate that counts: mixed, the load of a step; read or write where only that one is measured.
   double score() const { return mixed > 0 ? mixed : read + write; }
 };
 
-// Block size and queue depth of each combination that is measured: those with at most 1 GiB and
+// Block size and queue depth of each measured combination: those with at most 1 GiB and
 // `io_bytes` under way.
 std::vector<std::pair<uint64_t, int>> TunePairs(const TuneOptions& options);
 
@@ -65,12 +65,12 @@ struct TuneResult {
   std::optional<TuneSample> present;  // of TuneOptions::present
 };
 
-// Measures one directory with a temporary file that is gone afterwards, also after a kill. Takes
-// less than a minute. Errors: NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED with the bytes
+// Measures one directory with a temporary file, which disappears afterwards, also after a kill.
+// Takes less than a minute. Errors: NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED with the bytes
 // needed, and those of the device.
 absl::StatusOr<TuneResult> TuneDevice(const TuneOptions& options, const std::string& path);
 
-// ballastctl tune nvme with the words behind it. Returns the exit code.
+// ballastctl tune nvme with the words after it. Returns the exit code.
 int TuneMain(const std::vector<std::string>& arguments);
 
 }  // namespace ballast::tools

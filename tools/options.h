@@ -1,4 +1,4 @@
-// What a command line of ballastctl says, and the exit codes.
+// The values of a command line of ballastctl, and the exit codes.
 // Comes from: command_line. Goes to: the commands. Thread safety: a plain value.
 #pragma once
 

@@ -10,7 +10,7 @@
 
 namespace ballast::tools {
 
-// Writes a result in the form that was asked for, `json` being that of -o json and yaml. On a
+// Writes a result in the requested form, `json` being that of -o json and yaml. On a
 // terminal a table has colours, unless NO_COLOR is set or TERM is dumb. Returns 0, or kFailure when
 // stdout does not take it.
 int Print(const Options& options, const std::string& table, const std::string& json);

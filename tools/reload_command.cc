@@ -1,4 +1,4 @@
-// `ballastctl reload`: every server reads again what takes effect without a restart.
+// `ballastctl reload`: every server reads again the settings that take effect without a restart.
 // Comes from: ballastctl. Goes to: every server of the cluster. Thread safety: the main thread.
 #include <algorithm>
 #include <string>

@@ -27,7 +27,7 @@ RERUN_MAX = 30
 WORKERS_PER_PROCESSOR = 3
 WORKERS_MAX = 8
 LAST_WORDS = 8
-# A test's limit is at least so many times what it takes: a loaded machine is no failure.
+# A test's limit is at least this multiple of its usual time: a loaded machine is no failure.
 LIMIT_TIMES = 5
 PYTEST_LIMIT_S = 600
 SLOW = ("slow", "bench", "e2e")
@@ -83,7 +83,7 @@ class Ctest:
         return set(re.findall(r"^ *\d+/\d+ Test +#\d+: (.+?) \.* *Passed ", text, re.M))
 
     def last_words(self, text, name):
-        """The end of what a failed test wrote; ctest shows it below the line of its result."""
+        """The end of a failed test's output; ctest shows it below the line of its result."""
         result = re.escape(name) + r" \.*\*\*\*.*\n"
         found = re.search(rf"Test +#\d+: {result}((?:.*\n)*?)(?= *\d+/\d+ Test +#| +Start +\d+:"
                           r"|\d+% tests passed)", text)
@@ -138,7 +138,7 @@ class Pytest:
         return set(self._of("PASSED", text))
 
     def _of(self, words, text):
-        """Node ids in the list at the end, without the message behind " - "; each once."""
+        """Node ids in the list at the end, without the message after " - "; each once."""
         listed = re.split(r"^=+ short test summary info =+$", text, flags=re.M)[1:]
         lines = listed[-1] if listed else ""
         node = r"[^\s\[]+(?:\[.*?\])?"
@@ -171,7 +171,8 @@ class Pytest:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a suite did. failing: twice, or with no second run. flaky: failed, then passed alone."""
+    """The result of a suite. failing: twice, or with no second run. flaky: failed, then passed
+    alone."""
 
     suite: object
     code: int
@@ -229,7 +230,7 @@ def report(outcomes, logs):
 
 
 def report_suite(outcome, too_many):
-    """Names what failed and what is flaky, then the suite's own summary line, made true."""
+    """Names the failed and the flaky tests, then the suite's own summary line, made true."""
     suite, text = outcome.suite, outcome.text
     for word, names in (("FAILED", outcome.failing), ("FLAKY", outcome.flaky)):
         for name in names:

@@ -21,7 +21,7 @@ namespace {
 using server::JobPlan;
 
 constexpr uint64_t kTensorElements = uint64_t{64} << 20;
-// Far above what is trained today; a plan of more takes memory and minutes here.
+// Far above today's models; a larger plan takes memory and minutes here.
 constexpr uint64_t kParametersMax = 2'000'000'000'000;
 constexpr uint32_t kServersMax = 1024;
 
@@ -40,7 +40,7 @@ absl::StatusOr<JobSpec> SpecOf(const SizeQuestion& question) {
   spec.world = question.trainers;
   spec.durability = Durability::kPower;
   if (question.collective) spec.gradients = Gradients::kScattered;
-  spec.device = Device::kCpu;  // what the state takes in memory, or less of it with NVMe
+  spec.device = Device::kCpu;  // the state's share of memory, or less of it with NVMe
   BALLAST_ASSIGN_OR_RETURN(const DType dtype, DTypeOf(question.dtype));
   const std::string name = question.optimizer.empty() ? "AdamW" : question.optimizer;
   const OptimizerRow* const row = FindOptimizer(std::string_view(name));

@@ -1,4 +1,4 @@
-// `ballastctl size`: what a job will take of each server, by the same plans that a server makes
+// `ballastctl size`: a job's future use of each server, by the same plans that a server makes
 // before it accepts the job.
 // Comes from: size_command. Goes to: server/round (PlanMemory), server/durability (DiskBytes).
 // Thread safety: pure functions.
@@ -35,10 +35,10 @@ struct SizeAnswer {
   uint64_t memory_max() const { return state + gradients_max + sums + weights; }
 };
 
-// Bytes at one trainer that collective= takes, besides parameters and gradients.
+// Bytes that collective= takes at one trainer, in addition to parameters and gradients.
 struct TrainerSize {
   uint64_t buckets = 0;    // one bucket, and one part of it
-  uint64_t sums_host = 0;  // of its share; of what is on the CPU only these pages are used
+  uint64_t sums_host = 0;  // of its share; of those on the CPU only these pages are used
   uint64_t sums_gpu = 0;   // at most, where all parameters are on a GPU
 };
 
@@ -46,8 +46,8 @@ struct TrainerSize {
 absl::StatusOr<uint64_t> ParseParameters(const std::string& text);
 
 // One answer for each server, ascending. Extents and windows are those of a default configuration;
-// tensors have at most 64 Mi elements. INVALID_ARGUMENT names an optimizer or dtype that is not
-// known, or what is above its limit.
+// tensors have at most 64 Mi elements. INVALID_ARGUMENT names an unknown optimizer or dtype, or a
+// value above its limit.
 absl::StatusOr<std::vector<SizeAnswer>> SizeOf(const SizeQuestion& question);
 
 // As ballast.torch.shares takes it (docs/collectives.md#memory); zeros without `collective`.

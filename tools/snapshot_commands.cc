@@ -138,7 +138,7 @@ std::vector<Command> SnapshotKeeping() {
   };
 }
 
-// What a snapshot becomes.
+// The commands that use a snapshot.
 std::vector<Command> SnapshotUses() {
   return {
       {.name = "snapshot restore",

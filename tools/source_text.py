@@ -18,7 +18,7 @@ _RAW_STRING = re.compile(r'R"([^()\\\s]{0,16})\(')
 def list_files(root):
     """Returns the paths (relative, sorted) of all files of the tree under root.
 
-    With git: tracked files and untracked ones that are not ignored. Without (an exported tree):
+    With git: tracked files, and untracked ones unless ignored. Without (an exported tree):
     everything outside the folders that hold build results.
     """
     root = pathlib.Path(root)
@@ -39,7 +39,7 @@ def list_files(root):
 
 
 def read_text(path):
-    """Returns the file's text, or None for a file that is not UTF-8 text."""
+    """Returns the file's text, or None for a file other than UTF-8 text."""
     data = pathlib.Path(path).read_bytes()
     if b"\0" in data:
         return None

@@ -1,4 +1,4 @@
-// `ballastctl tenants`: what each tenant uses of each server, and what it may use there.
+// `ballastctl tenants`: each tenant's use of each server, and its quota there.
 // Comes from: ballastctl. Goes to: every server of the cluster. Thread safety: the main thread.
 #include <algorithm>
 #include <string>

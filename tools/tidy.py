@@ -27,9 +27,9 @@ import source_text  # noqa: E402
 LINE_COLUMNS_MAX = 100
 CLANG_FORMAT = "clang-format-14"
 
-# Texts that are not ours to change.
+# Texts not ours to change.
 FOREIGN = {"LICENSE"}
-# Inputs of tests, whose bytes are what they are for.
+# Inputs of tests, whose exact bytes matter.
 INPUT_FOLDERS = ("tests/fuzz/corpus/",)
 CODE_SUFFIXES = {".h", ".cc", ".cpp", ".cu", ".py", ".sh", ".proto", ".cmake"}
 
@@ -66,7 +66,8 @@ BANNED_IN_CPP = (
 )
 THREAD = re.compile(r"\bstd::j?thread\b(?!::hardware_concurrency)|\bpthread_create\b")
 # Where threads are born. Everything else takes an executor, a worker pool or an ExecutorSource.
-# Besides the pools: the client's one queue thread, and the binding's runner of blocking calls.
+# In addition to the pools: the client's one queue thread, and the binding's runner of blocking
+# calls.
 THREAD_HOMES = (
     "common/base/thread_",
     "client/cpp/src/grpc_transport.",
@@ -105,7 +106,7 @@ def check_lines(path, text, found):
             found.append((path, number, "blanks at the end of the line"))
         if "\t" in line:
             found.append((path, number, "a tab"))
-        # A line that is one word, or holds a link, cannot be broken.
+        # A line of one word, or with a link, cannot be broken.
         breakable = " " in line.strip() and "://" not in line
         if is_code and len(line) > LINE_COLUMNS_MAX and breakable:
             found.append((path, number, f"{len(line)} columns, the limit is {LINE_COLUMNS_MAX}"))
@@ -157,7 +158,7 @@ def _comments_of(path, text):
 
 
 def check_plain(path, text, found):
-    """Comments name what acts."""
+    """Comments name the acting part."""
     if not str(path).startswith(PLAIN_FOLDERS):
         return
     try:

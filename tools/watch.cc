@@ -12,7 +12,7 @@
 namespace ballast::tools {
 namespace {
 
-// What the command writes, errors in front.
+// The command's output, errors in front.
 std::string Page(const Command& command, const Options& options) {
   std::ostringstream out;
   std::ostringstream errors;

@@ -1,4 +1,4 @@
-"""Puts the shared libraries that programs and modules need beside them, so that they run elsewhere.
+"""Puts the shared libraries of programs and modules next to them, so that they run elsewhere.
 
 Comes from: scripts/gpu_kit.sh, with a folder that holds our own files. Goes to: that folder.
 usage: carry.py FOLDER
@@ -44,7 +44,7 @@ def libraries_of(path: Path) -> dict[str, Path]:
     for line in output("ldd", path).splitlines():
         soname, arrow, place = line.strip().partition(" => ")
         if not arrow:
-            continue  # The loader itself, and what the kernel maps.
+            continue  # The loader itself, and the kernel's vDSO.
         if not place.startswith("/"):
             sys.exit(f"carry: {path.name} needs {soname}, which is not on this machine")
         found[soname] = Path(place.split(" (")[0])

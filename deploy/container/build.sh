@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # build.sh OUT: the image of the servers without docker, from the programs in build/release.
 # Comes from: scripts/package.sh. Goes to: OUT/ballast-VERSION.oci, an OCI layout with the image
-# `VERSION`, and OUT/ballast-VERSION.spdx.json, what the image consists of. The last line printed is
-# the image's digest, which is the same for the same programs, packages and commit.
+# `VERSION`, and OUT/ballast-VERSION.spdx.json, the list of the image's parts. The last line printed
+# is the image's digest, which is the same for the same programs, packages and commit.
 #
 # mmdebstrap unpacks the packages of the libraries from the archives that this machine uses, without
 # running anything of them; their names are read from Containerfile, so both images have the same.
@@ -15,7 +15,7 @@ source scripts/package_facts.sh
 readonly HERE=$PWD/deploy/container
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-# The first process of mmdebstrap's own namespace reads what is here.
+# The first process of mmdebstrap's own namespace reads files here.
 chmod 755 "$work"
 layout=$out/ballast-$BALLAST_VERSION.oci
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# finish_root.sh ROOT WORK VERSION: what mmdebstrap runs after it has unpacked the packages into
-# ROOT. Adds the programs of WORK/usr/bin and the list of what is inside; takes out what no server
-# reads, and what differs from one machine to the next (where its packages come from, its name).
+# finish_root.sh ROOT WORK VERSION: mmdebstrap runs this after unpacking the packages into ROOT.
+# Adds the programs of WORK/usr/bin and the list of contents; takes out files that no server reads,
+# and facts that differ from one machine to the next (where its packages come from, its name).
 set -euo pipefail
 root=$1 work=$2 version=$3
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What an image consists of, as SPDX 2.3: the Debian packages that mmdebstrap has unpacked, and us.
+"""The parts of an image, as SPDX 2.3: the Debian packages that mmdebstrap has unpacked, and us.
 
 Comes from: finish_root.sh, with the archives of the packages still in ROOT/var/cache/apt/archives.
-Goes to: /usr/share/doc/ballast/sbom.spdx.json of the image, and a file beside it.
+Goes to: /usr/share/doc/ballast/sbom.spdx.json of the image, and a file next to it.
 Thread safety: one process, nothing shared. The same packages give the same bytes.
 """
 

@@ -21,7 +21,7 @@ def roff(text: str) -> str:
 
 
 def field(row: str) -> list[str]:
-    """A row of a table: name and meaning, then what is known of its values."""
+    """A row of a table: name and meaning, then the facts about its values."""
     cells = dict(zip(COLUMNS, re.split(r" *\| *", row.strip("| ")), strict=True))
     lines = [".TP", roff(cells["Field"]), roff(cells["Meaning"])]
     for column in ("Default", "Range", "Variable"):

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# manual.sh PROGRAM SECTION SUMMARY: the manual page of a program, out of what its --help prints.
+# manual.sh PROGRAM SECTION SUMMARY: the manual page of a program, made from its --help.
 # Comes from: build.sh, which has sourced scripts/package_facts.sh. Goes to: stdout, as troff.
 set -euo pipefail
 program=$1 section=$2 summary=$3

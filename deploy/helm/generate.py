@@ -2,7 +2,7 @@
 
 Comes from: a person who changed something there: .venv/bin/python deploy/helm/generate.py. Goes to:
 Chart.yaml, values.schema.json and templates of ballast/. kubectl kustomize renders each choice,
-which is a component, and what it adds, changes or removes stands in the template under its
+which is a component, and its additions, changes and removals stand in the template under its
 condition. The tables of parameters.py say where a value of values.yaml replaces a fixed text.
 """
 
@@ -24,13 +24,13 @@ import parameters
 HERE = Path(__file__).resolve().parent
 KUBERNETES = HERE.parent / "kubernetes"
 CHART = HERE / "ballast"
-# Components of kustomize that are a value NAME.enabled here, with those that each needs. The first
+# Components of kustomize with a value NAME.enabled here, each with those that it needs. The first
 # is the base alone.
 CHOICES = {"": (), "nvme": ("nvme",), "tls": ("tls",), "tokens": ("tls", "tokens"),
            "monitoring": ("monitoring",), "snapshots": ("snapshots",)}
 HEADER = "{{- /* Made by deploy/helm/generate.py from deploy/kubernetes: change it there. */ -}}\n"
 
-# A value in each choice that has it.
+# A value in each choice with it.
 Variants = dict[str, Any]
 
 
@@ -51,7 +51,7 @@ def kustomized(components: tuple[str, ...]) -> dict[str, dict]:
 
 
 def condition(holders: list[str], context: list[str]) -> str:
-    """The expression that is true in `holders` and false elsewhere in `context`; "": always."""
+    """An expression, true in `holders` and false elsewhere in `context`; "": always."""
     if holders == context:
         return ""
     named = holders if "" not in holders else [c for c in context if c not in holders]
@@ -75,7 +75,7 @@ def ordered(lists: list[list[str]]) -> list[str]:
 
 
 def name_of(item: Any) -> str:
-    """What tells an item of a list from the others."""
+    """The key that tells an item of a list from the others."""
     if isinstance(item, dict):
         named = item.get("name") or item.get("metadata", {}).get("name")
         return named or json.dumps(item, sort_keys=True)
@@ -183,11 +183,11 @@ def version() -> str:
 
 
 def chart() -> dict[Path, str]:
-    """Each file that is made -> its content."""
+    """Each generated file -> its content."""
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     files = {CHART / "templates" / name: text for name, text in templates().items()}
     properties = schema(values)
-    # Charts that have this one below them pass `global`.
+    # Charts with this one below them pass `global`.
     properties["properties"]["global"] = {"type": "object"}
     files[CHART / "values.schema.json"] = json.dumps(
         {"$schema": "https://json-schema.org/draft/2020-12/schema", **properties}, indent=2) + "\n"
@@ -196,7 +196,7 @@ def chart() -> dict[Path, str]:
 
 
 def main() -> int:
-    """Writes what is made, or with --check only names what differs; 1 then."""
+    """Writes the generated files, or with --check only names those that differ; 1 then."""
     made = chart()
     old = [path for path in (CHART / "templates").iterdir()
            if path not in made and path.read_text().startswith(HEADER)]

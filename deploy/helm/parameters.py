@@ -17,7 +17,7 @@ _CLAIM = "PersistentVolumeClaim/ballast-snapshots"
 _CPUS = "{{ .Values.cpus | default (ternary 8 4 .Values.nvme.enabled) | toString | quote }}"
 _MEMORY = "{{ .Values.memoryGiB | default (ternary 64 16 .Values.nvme.enabled) }}Gi"
 
-# Path -> the template in place of what stands there.
+# Path -> the template in place of the text there.
 VALUES = {
     f"{_SERVERS}/spec/replicas": "{{ .Values.replicas }}",
     f"{_BALLASTD}/image": "{{ .Values.image | quote }}",
@@ -46,7 +46,7 @@ WITHOUT = {f"{_DATA}/storageClassName"}
 _PULL_SECRETS = ["{{- with .Values.imagePullSecrets }}",
                  "imagePullSecrets: {{ toJson . }}",
                  "{{- end }}"]
-# Path of a map or list -> lines after what stands there.
+# Path of a map or list -> lines after the present ones.
 ADDED = {
     f"{_SERVERS}/spec/template/metadata": [
         "# Servers read the file at their start: a change restarts them, one after the other.",
@@ -111,7 +111,7 @@ _TEXTS = {
 
 
 def filled(value: object, path: str) -> object:
-    """A text of kustomize with templates for what values.yaml decides."""
+    """A text of kustomize with templates for the values that values.yaml decides."""
     if not isinstance(value, str):
         return value
     assert "{{" not in value, f"{path} has braces, which a template would read"

@@ -27,8 +27,8 @@ class Kill:
     """kind: of process, a key of VICTIMS; number: which one of them; step: in whose round.
 
     pause_ms: the longest time without a finished step, from the kill to the end of that step, or of
-    the one after when nothing stood in the victim's place by then: what it had to give to the step
-    was there. restarted: whether another process stood in its place at the end.
+    the one after when nothing stood in the victim's place by then: its contribution to the step had
+    already arrived. restarted: whether another process stood in its place at the end.
     """
 
     kind: str
@@ -64,9 +64,10 @@ class Chaos:
         self._finished = 0
 
     def watch(self, begun: int, finished: int) -> None:
-        """begun, finished: the newest steps of which that is true. Kills what is due in the round
-        of step `begun`; one that is not up yet is due next time. On a busy machine the whole of a
-        round may pass between two calls: a step later the kill comes between rounds, too."""
+        """begun, finished: the newest started step, and the newest finished one. Makes the
+        kills due in the round of step `begun`; if the victim is not up yet, its kill waits until
+        the next time. On a busy machine the whole of a round may pass between two calls: a step
+        later the kill comes between rounds, too."""
         if self._victim is not None:
             self._measure(finished)
         elif self._todo and self._todo[0].step <= begun:

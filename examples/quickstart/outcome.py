@@ -1,4 +1,4 @@
-"""What a run of the quickstart shows at its end: the plot, the table, the JSON object.
+"""The output at the end of a quickstart run: the plot, the table, the JSON object.
 
 Comes from: quickstart.py. Goes to: its stdout, and a PNG file. Thread safety: one thread.
 """
@@ -9,7 +9,7 @@ import argparse
 import pathlib
 
 
-# Whose time a round is, and its parts one behind the other. Both begin with the round's first push.
+# Whose time a round is, and its parts one after the other. Both begin with the round's first push.
 TIMELINES = {"trainer": ("push", "wait", "pull"), "servers": ("collect", "vote", "step")}
 COLOURS = {
     "push": "tab:blue", "wait": "0.8", "pull": "tab:cyan",
@@ -60,7 +60,7 @@ def draw_losses(axes, result: dict) -> None:
 
 
 def draw_times(axes, result: dict) -> None:
-    """Medians of the run: what the trainer does in a round, and what the servers do meanwhile."""
+    """Medians of the run: the trainer's parts of a round, and the servers' meanwhile."""
     for row, (whose, parts) in enumerate(TIMELINES.items()):
         begin = 0.0
         for part in parts:

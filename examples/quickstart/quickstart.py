@@ -25,9 +25,9 @@ HERE = pathlib.Path(__file__).resolve().parent
 # Shorter than a round, so that a kill falls into the round that it was meant for.
 WATCH_S = 0.01
 WAIT_S = 0.1
-# How long the referee may take for what is left to do once all trainers have ended.
+# The referee's time limit for the remaining work once all trainers have ended.
 VERDICT_S = 120.0
-# On a terminal, by how a line begins: what was done to the run, how it continued, what was said.
+# On a terminal, by how a line begins: a kill, the run's continuation, a message.
 COLOURS = {
     "quickstart: kill": "1;31",
     "quickstart: training continues": "1;32",
@@ -109,7 +109,7 @@ def check_out(folder: pathlib.Path) -> str:
 class Signals:
     """SIGINT, SIGTERM and SIGHUP are counted and obeyed by check(): the work under way ends first.
 
-    A SIGHUP that is ignored (nohup) stays so.
+    An ignored SIGHUP (nohup) stays ignored.
     """
 
     def __init__(self) -> None:
@@ -173,7 +173,7 @@ class Bar:
 
 
 class Training:
-    """ballast-run with train.py; what it prints goes above the bar, never into the JSON."""
+    """ballast-run with train.py; its output goes above the bar, never into the JSON."""
 
     def __init__(
         self, args: argparse.Namespace, folder: pathlib.Path, signals: Signals

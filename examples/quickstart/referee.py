@@ -90,7 +90,7 @@ class Shadow:
         self._batches = [batch(valid, torch.Generator().manual_seed(i), 4) for i in range(2)]
 
     def step(self, number: int, gradients: list[torch.Tensor]) -> None:
-        """Skips as the service must: judged by the sum here, not by what the service reports."""
+        """Skips as the service must: judged by the sum here, not by the service's report."""
         total = gradients[0].clone()
         for other in gradients[1:]:
             total += other
@@ -122,7 +122,7 @@ class Shadow:
         return {n: _differing(a, b) for n, a, b in zip(ARRAYS, mine, theirs, strict=True)}
 
     def _moments(self, key: str) -> torch.Tensor:
-        # torch has none before the first step that is not skipped.
+        # torch has none before the first step not skipped.
         state = self._opt.state
         return flat(state[m].get(key, torch.zeros_like(m)) for m in self.masters)
 
@@ -137,7 +137,7 @@ def _differing(a: torch.Tensor, b: torch.Tensor) -> int:
 
 
 class Referee:
-    """Listens to all trainers, and steps beside them. Any thread."""
+    """Listens to all trainers, and steps alongside them. Any thread."""
 
     def __init__(self, args: argparse.Namespace, folder: pathlib.Path) -> None:
         torch.set_num_threads(1)
@@ -148,12 +148,12 @@ class Referee:
         place = f"/proc/{os.getpid()}/fd/{self._folder}/referee"
         self._listener = Listener(place, "AF_UNIX", backlog=args.trainers)
         self._changed = threading.Condition()
-        # What was told and is not dealt with yet.
+        # Messages not yet dealt with.
         self._gradients: dict[tuple[int, int], torch.Tensor] = {}  # by step and rank
         self._weights: dict[int, torch.Tensor] = {}  # by step
         self._state: torch.Tensor | None = None
         self._durability = ""
-        # What is known.
+        # Results so far.
         self._progress = Progress()
         self._stepped = 0  # by the shadow
         self._losses: dict[int, float] = {}  # of rank 0's batches
@@ -179,7 +179,8 @@ class Referee:
             return dataclasses.replace(self._progress)
 
     def done(self, timeout_s: float) -> bool:
-        """Waits up to timeout_s for the verdict or for what prevents it; whether it is there."""
+        """Waits up to timeout_s for the verdict or the error that prevents it; returns whether
+        there was one."""
         with self._changed:
             return bool(
                 self._changed.wait_for(lambda: self._verdict or self._failure, timeout_s)
@@ -195,7 +196,7 @@ class Referee:
     def close(self) -> None:
         """Once all trainers have ended: takes no more lines, and its place in the folder is gone.
 
-        Waits for its threads. One that is inside torch while the interpreter ends would take the
+        Waits for its threads. A thread inside torch while the interpreter ends would take the
         whole process down with "terminate called without an active exception".
         """
         with self._changed:
@@ -254,7 +255,7 @@ class Referee:
     def _take(self, told: dict, values: torch.Tensor | None) -> None:
         step, progress = told["step"], self._progress
         if told["what"] == "gradient":
-            # A trainer that was killed and continues says it again.
+            # A killed trainer that continues says it again.
             self._gradients[step, told["rank"]] = values
             progress.begun = max(progress.begun, step)
         elif told["what"] == "weights":
@@ -268,7 +269,7 @@ class Referee:
             if told["rank"] == 0:
                 progress.loss_step = step
                 self._losses[step] = progress.loss = told["loss"]
-                if told["report"] is not None:  # else by a trainer that was started again
+                if told["report"] is not None:  # else by a restarted trainer
                     progress.round_ms = round_ms(told["report"])
 
     # ---- judging

@@ -1,8 +1,8 @@
 """The training script of the quickstart; run by ballast-run, one process per trainer.
 
 An ordinary data-parallel loop that may be killed at any instant: the lines that mention Ballast are
-the import, the optimizer, and those that continue where the last process of this rank was. What is
-told to the referee is for the comparison with torch only.
+the import, the optimizer, and those that continue where the last process of this rank was. The
+messages to the referee are for the comparison with torch only.
 """
 
 from __future__ import annotations
@@ -89,5 +89,5 @@ if __name__ == "__main__":
     try:
         main()
     except ballast.BallastError as error:
-        # What is wrong and what to do about it stands in the text; where we were tells nothing.
+        # The text holds the fault and the next step; a traceback would add nothing.
         raise SystemExit(f"train.py: {error}") from None
