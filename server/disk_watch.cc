@@ -57,24 +57,6 @@ class DiskWatch::Disk : public std::enable_shared_from_this<Disk> {
     return options_.oldest(directory_.label).value_or(CallsUnderWay::Call());
   }
 
-  // Returns when the disk has answered anew, or has taken its time. A question that took its time
-  // already is not waited for again.
-  void Refresh() {
-    MutexLock lock(&mu_);
-    if (stopped_ || (asking_ && stuck_)) return;
-    if (!asking_) executor_->Post([disk = shared_from_this()] { disk->Ask(); });
-    const uint64_t seen = answers_;
-    const auto end = std::chrono::steady_clock::now() + options_.fresh_wait;
-    while (answers_ == seen && !stopped_) {
-      const auto left = end - std::chrono::steady_clock::now();
-      if (left <= std::chrono::nanoseconds(0)) {
-        stuck_ = asking_;
-        return;
-      }
-      answered_.WaitFor(&mu_, left);
-    }
-  }
-
   // "the data disk hangs: ..."; empty while it does not.
   std::string Hangs() const {
     const CallsUnderWay::Call call = Oldest();
@@ -116,8 +98,7 @@ class DiskWatch::Disk : public std::enable_shared_from_this<Disk> {
     }
     const DiskBytes bytes = options_.read(directory_.path);
     MutexLock lock(&mu_);
-    asking_ = stuck_ = false;
-    ++answers_;
+    asking_ = false;
     answered_.NotifyAll();
     if (stopped_) return;  // The registry may be gone.
     free_.Set(bytes.free);
@@ -161,9 +142,7 @@ class DiskWatch::Disk : public std::enable_shared_from_this<Disk> {
   Gauge size_;
   Mutex mu_;
   CondVar answered_;
-  uint64_t answers_ ABSL_GUARDED_BY(mu_) = 0;
   bool asking_ ABSL_GUARDED_BY(mu_) = false;
-  bool stuck_ ABSL_GUARDED_BY(mu_) = false;  // The open question has taken a Refresh its time.
   bool hung_ ABSL_GUARDED_BY(mu_) = false;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   bool shown_ ABSL_GUARDED_BY(mu_) = false;
@@ -195,10 +174,6 @@ std::vector<DiskState> DiskWatch::Last() const {
   std::vector<DiskState> all;
   for (const std::shared_ptr<Disk>& disk : disks_) all.push_back(disk->Last());
   return all;
-}
-
-void DiskWatch::Refresh() {
-  for (const std::shared_ptr<Disk>& disk : disks_) disk->Refresh();
 }
 
 absl::Status DiskWatch::Health() const {

@@ -40,7 +40,7 @@ inline constexpr std::chrono::seconds kDiskHangs(10);
 
 struct DiskWatchOptions {
   const Clock* clock = RealClock::Get();
-  std::chrono::nanoseconds interval = std::chrono::seconds(10);
+  std::chrono::nanoseconds interval = std::chrono::seconds(1);
   // A disk that has taken longer than this does not answer.
   std::chrono::nanoseconds patience = std::chrono::seconds(30);
   // How long Stop waits for a disk that is being asked.
@@ -51,8 +51,6 @@ struct DiskWatchOptions {
   // How often the watch looks whether a disk hangs, and what hears of it.
   std::chrono::nanoseconds look_interval = std::chrono::seconds(1);
   std::function<void(const std::string&)> say;
-  // How long Refresh waits for an answer.
-  std::chrono::nanoseconds fresh_wait = std::chrono::milliseconds(100);
 };
 
 class DiskWatch {
@@ -75,11 +73,9 @@ class DiskWatch {
   DiskWatch(const DiskWatch&) = delete;
   DiskWatch& operator=(const DiskWatch&) = delete;
 
-  // What each disk said last. Any thread, until Stop.
+  // What each disk said last, at most `interval` ago where it answers. Waits for none. Any thread,
+  // until Stop.
   std::vector<DiskState> Last() const;
-  // Asks each disk anew: it may have room again. A disk that does not answer is waited for once,
-  // and for a short time.
-  void Refresh();
   // UNAVAILABLE while the first directory's disk hangs: what it does not end, and for how long.
   absl::Status Health() const;
 

@@ -80,10 +80,8 @@ class OwnFacts {
     facts.cluster_problems = sightings_.Problems();
     return facts;
   }
-  // The same for a person: the disks are asked anew (DiskWatch::Refresh), and memory, the time and
-  // jobs are in it. Not before Watch.
+  // The same for a person: memory, the time and jobs are in it. Not before Watch.
   ServerFacts Fresh() const {
-    disks_->Refresh();
     ServerFacts facts = Get();
     facts.resident_bytes = ResidentBytes();
     facts.up = RealClock::Get()->Now() - started_;

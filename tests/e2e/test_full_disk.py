@@ -79,14 +79,14 @@ def test_a_full_disk_keeps_neither_servers_nor_trainers_from_coming_back(start_c
             cluster.restart(0)
             assert cluster.running() == [True]
             cluster.wait_until_serving()
-            assert "its data disk is full" in try_ctl(cluster, "health").stdout
+            full = "its data disk is full"
+            wait_for(lambda: full in try_ctl(cluster, "health").stdout, full)
             trainers.close()
             trainers = Trainers(cluster, [[parameter]], **again)  # A new epoch: it is written.
             trainers.each(lambda opt: opt.attach())
             assert trainers.step()["round"] == rounds + 1
             (disk / "other").unlink()
-            healthy = try_ctl(cluster, "health")  # The disk is asked anew.
-            assert healthy.returncode == 0, healthy.stdout
+            wait_for(lambda: try_ctl(cluster, "health").returncode == 0, "health after the fault")
             trainers.close()
             trainers = Trainers(cluster, [[parameter]], **again)
             trainers.each(lambda opt: opt.attach())
