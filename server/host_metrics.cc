@@ -52,6 +52,8 @@ std::unique_ptr<DiskWatch> AddHostMetrics(ServerMetrics* metrics,
     const double planned = metrics->memory_planned()->value();
     return static_cast<double>(ExplainedBytes(config, static_cast<uint64_t>(planned)));
   });
+  registry->AddCallback("ballast_jobs_limit", {},
+                        [&config] { return static_cast<double>(config.limits().max_jobs()); });
   registry->AddCallback("ballast_cluster_info", {{"cluster", config.cluster().name()}},
                         [] { return 1.0; });
   AddWorkerMetrics(registry, workers);

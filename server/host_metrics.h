@@ -17,9 +17,9 @@
 
 namespace ballast::server {
 
-// The name of the cluster, what memory is explained, and everything below of `config`'s directories
-// and `workers`. `calls`: what their disks have not ended yet. `metrics` outlives the watch, and
-// `config` and `workers` the last scrape.
+// The name of the cluster, what memory is explained, how many jobs may be, and everything below of
+// `config`'s directories and `workers`. `calls`: what their disks have not ended yet. `metrics`
+// outlives the watch, and `config` and `workers` the last scrape.
 std::unique_ptr<DiskWatch> AddHostMetrics(ServerMetrics* metrics,
                                           const config::v1::ServerConfig& config,
                                           const ThreadWorkerPool* workers,

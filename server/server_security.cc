@@ -50,6 +50,9 @@ absl::StatusOr<std::unique_ptr<ServerSecurity>> ServerSecurity::Open(
     if (!file.status.ok()) return file.status;
   }
   security->files_->Watch(executor, kLookInterval);
+  metrics->registry().AddCallback("ballast_files_at_fault", {}, [own = security.get()] {
+    return static_cast<double>(own->faults().size());
+  });
   if (!security->gate_.secured()) return security;
   Handshakes().AddTo(&metrics->registry());
   const auto now_s = [] { return static_cast<int64_t>(std::time(nullptr)); };

@@ -29,7 +29,8 @@ class ServerSecurity {
  public:
   // Reads the files that `loaded` names, and looks every second on `executor` whether one has
   // changed. Errors: those of ReadTokens, ReadDenied and of quotas, with the setting and where it
-  // stands, and of ServerTls::Open. `loaded`, `metrics` and `executor` outlive it.
+  // stands, and of ServerTls::Open. `loaded`, `metrics` and `executor` outlive it,
+  // and it the last scrape.
   static absl::StatusOr<std::unique_ptr<ServerSecurity>> Open(const config::LoadedConfig& loaded,
                                                               ServerMetrics* metrics,
                                                               Executor* executor);

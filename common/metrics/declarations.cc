@@ -97,6 +97,13 @@ constexpr MetricDeclaration kDeclarations[] = {
     {"ballast_damaged_jobs", kGauge, "",
      "Durable jobs that this server could not open: files are missing or damaged, or cluster.peers "
      "lacks a server of theirs."},
+    {"ballast_jobs_under_way", kGauge, "",
+     "Jobs of which this server is the home that wait for trainers or run; those at rest and those "
+     "that have ended are not counted."},
+    {"ballast_jobs_limit", kGauge, "", "Jobs that may be under way: limits.max_jobs."},
+    {"ballast_files_at_fault", kGauge, "",
+     "Files of certificates, tokens, denied identities and quotas that have a mistake, so that "
+     "their older content is in force. See ballastctl health."},
     {"ballast_peer_reachable", kGauge, "peer",
      "1 while the server with this id answers this one's heartbeat; else 0."},
     {"ballast_cluster_problems", kGauge, "",

@@ -60,6 +60,7 @@ ServerMetrics::ServerMetrics(const BuildInfo& build) {
   AddDiskSeries();
   serving_ = Make<Gauge>("ballast_serving", {});
   damaged_jobs_ = Make<Gauge>("ballast_damaged_jobs", {});
+  jobs_under_way_ = Make<Gauge>("ballast_jobs_under_way", {});
   push_duplicates_ = Make<Counter>("ballast_push_duplicates_total", {});
   push_conflicts_ = Make<Counter>("ballast_push_conflicts_total", {});
   // From the start: a counter that begins with its first event has no increase then.

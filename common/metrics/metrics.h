@@ -146,6 +146,8 @@ class ServerMetrics {
 
   // ballast_damaged_jobs: those that could not be opened here.
   Gauge* damaged_jobs() { return damaged_jobs_.get(); }
+  // ballast_jobs_under_way: at their home, those that have not ended.
+  Gauge* jobs_under_way() { return jobs_under_way_.get(); }
 
   // ballast_push_duplicates_total and ballast_push_conflicts_total: frames that were sent again
   // with the same bytes (harmless) and with others (refused).
@@ -197,6 +199,7 @@ class ServerMetrics {
   std::shared_ptr<Counter> recovery_replayed_rounds_;
   std::shared_ptr<Gauge> serving_;
   std::shared_ptr<Gauge> damaged_jobs_;
+  std::shared_ptr<Gauge> jobs_under_way_;
   std::shared_ptr<Counter> push_duplicates_;
   std::shared_ptr<Counter> push_conflicts_;
 

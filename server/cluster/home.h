@@ -32,7 +32,8 @@ class Home final : public JobNames, public LocalJobs::Listener, private HomeHost
         snapshots_(snapshots),
         missed_ends_(parts),
         roll_call_(parts),
-        homes_(parts.self->config(), clock, parts.peers, this) {}
+        homes_(parts.self->config(), clock, parts.peers, this,
+               parts.metrics == nullptr ? nullptr : parts.metrics->jobs_under_way()) {}
 
   // As TrainerDoor's and PeerDoor's of the same names, with their errors.
   void Attach(const AttachCall& call, const AttachDone& done);

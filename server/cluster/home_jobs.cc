@@ -26,22 +26,6 @@ home::Rules RulesOf(const DirectoryConfig& config) {
   return rules;
 }
 
-// Jobs of each tenant.
-template <typename Homes>
-JobCounts CountsOf(const Homes& homes) {
-  JobCounts counts;
-  for (const auto& [name, home] : homes) ++counts[name.tenant];
-  return counts;
-}
-
-// Jobs of a tenant that no server has made yet.
-template <typename Homes>
-size_t Pending(const Homes& homes, const std::string& tenant) {
-  return static_cast<size_t>(std::count_if(homes.begin(), homes.end(), [&](const auto& entry) {
-    return !entry.second.job.made() && entry.second.job.plan().tenant == tenant;
-  }));
-}
-
 // Takes the call of that ticket out of `calls`.
 template <typename Done>
 Done Take(std::map<home::Ticket, Done>* calls, home::Ticket ticket) {
@@ -55,8 +39,13 @@ Done Take(std::map<home::Ticket, Done>* calls, home::Ticket ticket) {
 }  // namespace
 
 HomeJobs::HomeJobs(const DirectoryConfig& config, const Clock* clock, PeerLink* peers,
-                   HomeHost* host)
-    : config_(config), rules_(RulesOf(config)), clock_(clock), peers_(peers), host_(host) {}
+                   HomeHost* host, Gauge* under_way)
+    : config_(config),
+      rules_(RulesOf(config)),
+      clock_(clock),
+      peers_(peers),
+      host_(host),
+      places_(&config_, under_way) {}
 
 // --- Calls of trainers --------------------------------------------------------------------------
 
@@ -213,6 +202,7 @@ HomeJobs::Life HomeJobs::Add(HomeJob job) {
   const QualifiedName name = job.plan().name();
   const uint64_t life = next_life_++;
   homes_.emplace(name, Home{life, std::move(job)});
+  places_.Show(UnderWay(homes_));
   return {name, life};
 }
 
@@ -226,6 +216,7 @@ void HomeJobs::Feed(const Life& to, const home::Input& input) {
     timers_.Drop(to.name);
     homes_.erase(it);
   }
+  places_.Show(UnderWay(homes_));
   for (const home::Effect& effect : effects) {
     std::visit([&](const auto& one) { Do(to, one); }, effect);
   }

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
+#include "common/metrics/registry.h"
 #include "server/cluster/home_job.h"
 #include "server/cluster/home_timers.h"
 #include "server/cluster/job_directory.h"
@@ -62,8 +63,9 @@ class HomeHost {
 
 class HomeJobs {
  public:
-  // `clock`, `peers` and `host` outlive it.
-  HomeJobs(const DirectoryConfig& config, const Clock* clock, PeerLink* peers, HomeHost* host);
+  // `under_way`: how many have not ended; may be null. It and the other pointers outlive it.
+  HomeJobs(const DirectoryConfig& config, const Clock* clock, PeerLink* peers, HomeHost* host,
+           Gauge* under_way);
 
   // Calls of trainers; this server is the home, and the spec of `call` is valid. See JobDirectory.
   void Attach(const AttachCall& call, const AttachDone& done);
@@ -156,7 +158,7 @@ class HomeJobs {
   HomeTimers timers_{clock_, host_, [this](const Life& to, const home::Due& due) {
                        std::visit([&](const auto& input) { Feed(to, input); }, due);
                      }};
-  const JobPlaces places_{&config_};
+  const JobPlaces places_;
   uint64_t next_life_ = 1;
   home::Ticket next_ticket_ = 1;
   std::map<home::Ticket, AttachDone> attaches_;

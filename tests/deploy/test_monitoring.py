@@ -84,7 +84,7 @@ def exported(ballastd, tmp_path_factory) -> dict[str, set[str]]:
         text = server.get("/metrics")[1]
     finally:
         server.kill()
-    found = {"up": set(), "ALERTS": {"alertname", "alertstate"}}
+    found = {"up": set(), "ALERTS": {"alertname", "alertstate", "service"}}
     for name, labels in re.findall(r"^(\w+)(?:\{(.*)\})? ", text, re.M):
         found.setdefault(name, set()).update(re.findall(r"(\w+)=", labels))
     page = (REPO / "docs/reference/metrics.md").read_text()
@@ -139,8 +139,9 @@ def test_the_first_row_says_whether_all_is_well():
     counts = [t["expr"] for panel in row for t in panel["targets"] if "count(" in t["expr"]]
     assert counts and all("or vector(0)" in expr for expr in counts)
     (alarms,) = [expr for expr in counts if "ALERTS" in expr]
-    names = re.search(r'alertname=~"([^"]*)"', alarms)[1].split("|")
-    assert names == [alert["alert"] for alert in alerts()]
+    # Ours, and none of another service's with the same name.
+    assert 'service="ballast"' in alarms
+    assert {alert["labels"].get("service") for alert in alerts()} == {"ballast"}
 
 
 def test_every_metric_is_on_the_dashboard_or_in_a_rule(exported):

@@ -31,6 +31,7 @@ SETTINGS = {
     "BALLAST_STORAGE_DRAM_BUDGET": "256MiB",
     "BALLAST_ROUNDS_WORKER_THREADS": "2",
     "BALLAST_CLUSTER_NAME": "north",
+    "BALLAST_LIMITS_MAX_JOBS": "50",
 }
 _ROUNDS = "tests/server/round/round_metrics_test.cc"
 _STORAGE = "tests/server/durability/storage_meter_test.cc"
@@ -62,6 +63,9 @@ ELSEWHERE = {
         "tests/server/main/server_end_test.cc", "HealthAndReadinessTurnWhileItsPortsStillAnswer"),
     "ballast_damaged_jobs": (
         "tests/server/cluster/damaged_jobs_test.cc", "StayDamagedUntilTheirFilesAreBack"),
+    "ballast_files_at_fault": (
+        "tests/e2e/test_tokens.py",
+        "test_health_names_a_list_that_is_not_in_force_until_it_is_mended"),
     "ballast_cluster_problems": (
         "tests/server/rpc/peer_sightings_test.cc", "ListsThatDifferAreShownAtBothServers"),
     "ballast_disk_answers": (
@@ -89,8 +93,8 @@ SECURED = {
 # What a process is started with, and keeps. Compared with that in the test below.
 FACTS = {
     "ballast_build_info", "ballast_cluster_info", "ballast_workers", "ballast_memory_budget_bytes",
-    "ballast_tier_capacity_bytes", "ballast_disk_size_bytes", "process_max_fds",
-    "process_start_time_seconds",
+    "ballast_tier_capacity_bytes", "ballast_disk_size_bytes", "ballast_jobs_limit",
+    "process_max_fds", "process_start_time_seconds",
 }
 
 
@@ -233,6 +237,7 @@ def test_facts_are_those_that_the_process_was_started_with(life):
 
     assert value("ballast_workers") == 2
     assert value("ballast_memory_budget_bytes") == 512 * MIB
+    assert value("ballast_jobs_limit") == 50
     assert value('ballast_tier_capacity_bytes{tier="dram"}') == 256 * MIB
     disk = os.statvfs(cluster._servers._data_dir)
     size = disk.f_blocks * disk.f_frsize

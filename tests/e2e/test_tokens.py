@@ -172,11 +172,13 @@ def test_health_names_a_list_that_is_not_in_force_until_it_is_mended(ballastd, f
         wait_for(lambda: operated.as_admin("health").returncode == 6, "the fault in health")
         fault = f"security.tokens_file: {tmp_path}/tokens:1:1: "
         assert fault in operated.as_admin("health").stdout
+        assert server.metric("ballast_files_at_fault") == 1
         assert server.log.count("what this file said before stays in force") == 1
         assert operated.reload()["tokens"]
         assert operated.code("trainer") == 0
         (tmp_path / "tokens").write_bytes((files / "tokens").read_bytes())
         wait_for(lambda: operated.as_admin("health").returncode == 0, "a mended list")
+        assert server.metric("ballast_files_at_fault") == 0
         assert set(operated.reload().values()) == {None}
 
 

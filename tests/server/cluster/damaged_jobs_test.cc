@@ -107,8 +107,8 @@ void ExpectStateLost(const absl::Status& status, const std::string& place,
 // The job is damaged at server `id`, and there alone; its trainers hear that at once.
 void ExpectDamaged(DurableDirectories* cluster, uint32_t id, const Trainers& job,
                    const std::string& what) {
-  EXPECT_EQ(cluster->DamagedJobs(id), 1) << what;
-  EXPECT_EQ(cluster->DamagedJobs(1 - id), 0) << what;
+  EXPECT_EQ(cluster->Metrics(id)->damaged_jobs()->value(), 1) << what;
+  EXPECT_EQ(cluster->Metrics(1 - id)->damaged_jobs()->value(), 0) << what;
   std::string error;
   EXPECT_EQ(StateAt(cluster, id, "job", &error), "damaged") << what;
   EXPECT_THAT(error, HasSubstr(DirectoryOf(job))) << what;
@@ -140,7 +140,7 @@ TEST(DamagedJobs, AreOpenedWhenTheirFilesAreBackAndNoOtherJobWaitsForThat) {
       ASSERT_TRUE(opened.ok()) << what << " at " << id << ": " << opened.status();
       EXPECT_TRUE(*opened);
       EXPECT_EQ(*Retry(&cluster, id, "job"), false) << "nothing is wrong any more";
-      EXPECT_EQ(cluster.DamagedJobs(id), 0) << what;
+      EXPECT_EQ(cluster.Metrics(id)->damaged_jobs()->value(), 0) << what;
       const absl::Status back = job.Attach(600);
       ASSERT_TRUE(back.ok()) << what << " at " << id << ": " << back;
       EXPECT_TRUE(job.FetchState() == state) << what << " at " << id;
@@ -176,7 +176,7 @@ TEST(DamagedJobs, AreDeleted) {
       Answer<absl::Status> deleted;
       cluster.At(0)->operators()->DeleteJob({.name = "job"}, true, deleted.Setter());
       ASSERT_TRUE(deleted.Get().ok()) << what << ": " << deleted.Get();
-      EXPECT_EQ(cluster.DamagedJobs(id), 0) << what;
+      EXPECT_EQ(cluster.Metrics(id)->damaged_jobs()->value(), 0) << what;
       EXPECT_EQ(cluster.Disk(id)->List(testing::kJobsRoot)->size(), 1u) << what;
       const uint64_t number = job.plan().job;
       EXPECT_TRUE(job.Attach(200).ok()) << what << ": the name is free";
@@ -227,7 +227,8 @@ TEST(DamagedJobs, ThatRestAreWokenWhenTheirFilesAreBack) {
       EXPECT_TRUE(cluster.Disk(1)->MakeDirectory(DirectoryOf(job)).ok());
     }
     cluster.Start(1);
-    EXPECT_EQ(cluster.DamagedJobs(1), missing) << "a missing directory is seen at the start";
+    EXPECT_EQ(cluster.Metrics(1)->damaged_jobs()->value(), missing)
+        << "a missing directory is seen at the start";
     ExpectStateLost(Trainers(&cluster, 0, "job").Attach(400), DirectoryOf(job), "");
     ExpectDamaged(&cluster, 1, job, "");
     if (!missing) {
@@ -236,7 +237,7 @@ TEST(DamagedJobs, ThatRestAreWokenWhenTheirFilesAreBack) {
     undo();
     const absl::Status back = job.Attach(200);
     EXPECT_TRUE(back.ok()) << back;
-    EXPECT_EQ(cluster.DamagedJobs(1), 0);
+    EXPECT_EQ(cluster.Metrics(1)->damaged_jobs()->value(), 0);
   }
 }
 

@@ -91,7 +91,7 @@ class DurableDirectories : public PeerLink, public VoteSink {
   }
   static Exports ExportsOn(FileSystem* disk) { return Exports(disk, "/data/exports", "owner"); }
   WorkerPool* Workers(uint32_t id) { return nodes_[id].workers.get(); }
-  double DamagedJobs(uint32_t id) { return nodes_[id].metrics->damaged_jobs()->value(); }
+  ServerMetrics* Metrics(uint32_t id) { return nodes_[id].metrics.get(); }
   // Whether server `id` exports series of the job `run`. They outlive its restarts.
   bool HasSeries(uint32_t id, const std::string& run) const {
     for (const MetricFamily& family : nodes_[id].metrics->registry().Collect()) {

@@ -135,7 +135,7 @@ TEST(GrownCluster, AnAddedServerThatIsLostRefusesNobodyASeatOfAnOldJob) {
 void ExpectUnopened(DurableDirectories* cluster, const Servers& servers, Reason reason,
                     const std::string& words) {
   for (const uint32_t id : servers) {
-    EXPECT_EQ(cluster->DamagedJobs(id), 1) << "server " << id;
+    EXPECT_EQ(cluster->Metrics(id)->damaged_jobs()->value(), 1) << "server " << id;
     Answer<std::vector<JobStatus>> jobs;
     cluster->At(id)->operators()->Status(jobs.Setter());
     ASSERT_EQ(jobs.Get().size(), 1u) << "server " << id;
@@ -163,7 +163,8 @@ TEST(GrownCluster, AServerThatWasTakenAwayIsNamedAndPutBackTheJobContinues) {
       EXPECT_TRUE(Trainers(&cluster, left.front(), "other").Attach(600).ok());
       cluster.RestartAs({0, 1, 2});
       // Server 0 has no record of the other job where it was away.
-      for (const uint32_t id : {0u, 1u, 2u}) EXPECT_LE(cluster.DamagedJobs(id), 1);
+      for (const uint32_t id : {0u, 1u, 2u})
+        EXPECT_LE(cluster.Metrics(id)->damaged_jobs()->value(), 1);
       const absl::Status back = job.Attach(200);
       ASSERT_TRUE(back.ok()) << absl::StrJoin(left, ",") << " " << back;
       EXPECT_TRUE(job.FetchState() == state);
@@ -182,7 +183,7 @@ TEST(GrownCluster, AJobThatLacksAServerIsDeletedByForceOnly) {
     EXPECT_EQ(ReasonOf(deleted.Get()), force ? Reason::kUnspecified : Reason::kServerRemoved);
     EXPECT_EQ(deleted.Get().ok(), force) << deleted.Get();
   }
-  EXPECT_EQ(cluster.DamagedJobs(0), 0);
+  EXPECT_EQ(cluster.Metrics(0)->damaged_jobs()->value(), 0);
   EXPECT_TRUE(cluster.Disk(0)->Paths().empty());
 }
 

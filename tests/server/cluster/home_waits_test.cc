@@ -80,7 +80,7 @@ class HomeTimersTest : public ::testing::Test {
   FakeClock clock_{seconds(1000)};
   WaitingHost host_{&clock_};
   const DirectoryConfig config_ = Config();
-  HomeJobs homes_{config_, &clock_, /*peers=*/nullptr, &host_};
+  HomeJobs homes_{config_, &clock_, /*peers=*/nullptr, &host_, nullptr};
   std::map<std::string, std::vector<Answer>> answers_;
 };
 

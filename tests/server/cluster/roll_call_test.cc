@@ -25,7 +25,8 @@ JobStatus RowOf(DurableDirectories* cluster, uint32_t id) {
 }
 
 void WaitForDamaged(DurableDirectories* cluster, uint32_t id, double jobs) {
-  while (cluster->DamagedJobs(id) != jobs) cluster->PassTime(id, std::chrono::milliseconds(10));
+  while (cluster->Metrics(id)->damaged_jobs()->value() != jobs)
+    cluster->PassTime(id, std::chrono::milliseconds(10));
 }
 
 // Starts server `id` on an empty disk, and later on its own again.
@@ -56,7 +57,7 @@ TEST(RollCall, NamesTheJobsOfAnEmptyDirectoryAndForgetsThemWhenTheRightOneIsBack
         const JobStatus row = RowOf(&cluster, id);
         EXPECT_EQ(row.state, "damaged");
         EXPECT_THAT(row.error, HasSubstr("lacks the files of job \"job\""));
-        EXPECT_EQ(cluster.DamagedJobs(1 - id), 0);
+        EXPECT_EQ(cluster.Metrics(1 - id)->damaged_jobs()->value(), 0);
         const absl::Status why = cluster.At(id)->lookup()->WhyNot(job.plan().job, {});
         EXPECT_EQ(ReasonOf(why), Reason::kUnknownJob) << "trainers wait: " << why;
         EXPECT_THAT(std::string(why.message()), HasSubstr("start server"));

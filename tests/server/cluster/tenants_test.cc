@@ -146,7 +146,9 @@ TEST_F(TenantsTest, AForeignJobIsDeletedAsOneThatIsNotThere) {
   const std::string name = SeatCall(0, 1, Resume::kAuto).spec.name;
   const absl::Status foreign = DeleteAs(As("tenant/b/operator"), name);
   EXPECT_EQ(List(0)->size(), 1u);
+  EXPECT_EQ(cluster_->Metrics(0)->jobs_under_way()->value(), 1);
   EXPECT_TRUE(DeleteAs(As("tenant/a/operator"), name).ok());
+  EXPECT_EQ(cluster_->Metrics(0)->jobs_under_way()->value(), 0);
   EXPECT_EQ(foreign, DeleteAs(As("tenant/b/operator"), name));
   EXPECT_EQ(ReasonOf(foreign), Reason::kUnknownJob);
 }
@@ -162,6 +164,7 @@ TEST_F(TenantsTest, ATenantWhoseTrainersDoNotComeLeavesRoomForOthers) {
   }
   Settle(0);
   for (AttachAnswer& answer : pending) EXPECT_FALSE(answer.Has());
+  EXPECT_EQ(cluster_->Metrics(0)->jobs_under_way()->value(), most);
   const absl::Status status = Ask(CallOf(Owner(), 0, kFirst)).Get().status();
   EXPECT_EQ(ReasonOf(status), Reason::kOverBudget);
   EXPECT_THAT(std::string(status.message()), HasSubstr("16 jobs of tenant a"));
