@@ -101,6 +101,16 @@ absl::Status JustRested(const std::string& job, uint32_t slot) {
                        absl::StrCat("job \"", job, "\" has just come to rest"), At(job, slot));
 }
 
+absl::Status NoTrainerCame(const JobPlan& plan, std::chrono::nanoseconds time) {
+  const double seconds = std::chrono::duration<double>(time).count();
+  return ReasonedError(
+      absl::StatusCode::kFailedPrecondition, Reason::kJobFinished,
+      absl::StrCat("job \"", plan.spec.name, "\" rests: no trainer opened a stream ", "within ",
+                   seconds, " s of taking its seat (timing.job_ttl); ",
+                   "start its trainers with resume=\"auto\" to continue it"),
+      {.job = plan.spec.name});
+}
+
 absl::Status NoJobToResume(const std::string& job) {
   return ReasonedError(
       absl::StatusCode::kNotFound, Reason::kUnknownJob,

@@ -2,6 +2,7 @@
 // Comes from: HomeJob, HomeJobs. Goes to: trainers. Thread safety: pure functions.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 
@@ -34,6 +35,9 @@ absl::Status NoRoomFor(const std::string& job, uint32_t slot, const WorldGrant& 
 absl::Status SeatLost(const std::string& job, uint32_t slot);
 // UNAVAILABLE RECOVERING: the job has ended, and another call will wake it.
 absl::Status JustRested(const std::string& job, uint32_t slot);
+// FAILED_PRECONDITION JOB_FINISHED, the end of a job whose trainers took their seats and opened no
+// stream within `time`.
+absl::Status NoTrainerCame(const JobPlan& plan, std::chrono::nanoseconds time);
 // NOT_FOUND UNKNOWN_JOB: the call says resume=must.
 absl::Status NoJobToResume(const std::string& job);
 // RESOURCE_EXHAUSTED OVER_BUDGET: `jobs` jobs are under way, as many as the limit allows.

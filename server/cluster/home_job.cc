@@ -99,7 +99,7 @@ const std::vector<HomeJob::Row>& HomeJob::Table() {
       On<&H::OnSealed>({kSealing}),
       On<&H::OnAdopted>({kAdopting}),
       On<&H::OnOpened>({kAdopting}),
-      On<&H::OnEpochDue>({kRunning, kAdopting}),
+      On<&H::OnEpochDue>({kRunning, kSealing, kAdopting}),
 
       On<&H::OnExtend>({kRunning, kSealing, kAdopting, kEnded}),
       // Peers still hear of the growth of a job that has ended.
@@ -307,6 +307,7 @@ void HomeJob::OnSaved(const home::SavedInput& input, Turn* turn) {
   if (stage_ == Stage::kEnded) return;
   EndChange(absl::OkStatus(), turn);
   seating_.AwaitNewcomers(plan_, turn->now, turn->effects);
+  seating_.AwaitTrainers(plan_, turn->effects);
 }
 
 void HomeJob::AwakeEverywhere(const absl::Status& status, Turn* turn) {
@@ -324,6 +325,7 @@ void HomeJob::AwakeEverywhere(const absl::Status& status, Turn* turn) {
   // A server may have missed the last epoch before the end; newcomers have their turn after it.
   AskPeersToAdopt(turn);
   seating_.AwaitNewcomers(plan_, turn->now, turn->effects);
+  seating_.AwaitTrainers(plan_, turn->effects);
 }
 
 // --- Growth -------------------------------------------------------------------------------------

@@ -81,6 +81,13 @@ void HomeJob::OnSealFailed(uint32_t server, const absl::Status& status, Turn* tu
 }
 
 void HomeJob::OnEpochDue(const home::EpochDueInput& input, Turn* turn) {
+  if (input.trainers) {
+    const bool since = stage_ != Stage::kRunning || input.epoch != plan_.epoch.epoch;
+    // A trainer that took its seat meanwhile has the whole time, too.
+    if (since) return seating_.AwaitTrainers(plan_, turn->effects);
+    const absl::Status status = home::NoTrainerCame(plan_, rules_->trainerless);
+    return turn->Do(home::FailJob{plan_.job, status, /*unless_opened=*/true});
+  }
   if (input.epoch != plan_.epoch.epoch) return;
   if (stage_ == Stage::kAdopting) {
     if (!next_.has_value() && tally_.complete()) AskPeersToAdopt(turn);

@@ -17,11 +17,13 @@ namespace ballast::server {
 namespace {
 
 home::Rules RulesOf(const DirectoryConfig& config) {
-  home::Rules rules{.self = config.self,
-                    .limits = config.limits,
-                    .attach_timeout = config.attach_timeout,
-                    .takeover_wait = config.takeover_wait,
-                    .lease = config.engine.lease};
+  home::Rules rules{
+      .self = config.self,
+      .limits = config.limits,
+      .attach_timeout = config.attach_timeout,
+      .takeover_wait = config.takeover_wait,
+      .lease = config.engine.lease,
+      .trainerless = std::max<std::chrono::nanoseconds>(config.job_ttl, config.engine.lease)};
   for (const ServerAddress& server : config.servers) rules.servers.push_back(server.id);
   return rules;
 }
@@ -361,9 +363,9 @@ void HomeJobs::Do(const Life& to, const home::LookAtSeat& effect) {
 }
 
 void HomeJobs::Do(const Life&, const home::FailJob& effect) {
-  if (const auto engine = host_->EngineOf(effect.job); engine != nullptr) {
-    engine->Fail(effect.status);
-  }
+  const auto engine = host_->EngineOf(effect.job);
+  if (engine == nullptr) return;
+  effect.unless_opened ? engine->FailUnopened(effect.status) : engine->Fail(effect.status);
 }
 
 // --- Effects: time and the log ------------------------------------------------------------------

@@ -34,6 +34,8 @@ struct Rules {
   // How long a seat whose process still looks alive may keep a newcomer waiting.
   std::chrono::nanoseconds takeover_wait{0};
   std::chrono::nanoseconds lease{0};
+  // How long a durable job waits for the first stream of a trainer before it rests.
+  std::chrono::nanoseconds trainerless{0};
 
   // How long a call waits for other slots.
   std::chrono::nanoseconds WaitOf(const AttachCall& call) const {
@@ -103,6 +105,7 @@ struct SeatDueInput {
 };
 struct EpochDueInput {  // what did not come about in this epoch is tried again
   uint32_t epoch = 0;
+  bool trainers = false;  // or: by now one of its trainers should have opened a stream
 };
 struct GrowDueInput {
   uint64_t attempt = 0;
@@ -207,6 +210,7 @@ struct LookAtSeat {  // which process uses the seat at this server; answer with 
 struct FailJob {  // this server ends the job
   uint64_t job = 0;
   absl::Status status;
+  bool unless_opened = false;  // but not if a trainer has had a stream here
 };
 struct Arm {  // feeds `due` after that time
   std::chrono::nanoseconds after{0};

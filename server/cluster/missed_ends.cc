@@ -1,5 +1,6 @@
 #include "server/cluster/missed_ends.h"
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 #include <utility>
@@ -7,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/reason.h"
+#include "server/cluster/durable.h"
 #include "server/cluster/gather.h"
 
 namespace ballast::server {
@@ -17,12 +19,29 @@ constexpr std::chrono::milliseconds kAskHomeAgain{500};
 }  // namespace
 
 void MissedEnds::MakeForHome(const JobPlan& plan, const Done& done) {
+  if (IsDurable(plan)) AskLater();
   parts_.jobs->MakeForHome(plan, [=, this](const absl::Status& made) {
     const Reason why = ReasonOf(made);
     if (why != Reason::kOverBudget && why != Reason::kOverQuota) return done(made);
     Ask([=, this](const absl::Status& asked) {
       asked.ok() ? parts_.jobs->MakeForHome(plan, done) : done(made);
     });
+  });
+}
+
+// The home looks for trainers after half of this time, or later when it was slow to make the job.
+void MissedEnds::AskLater() {
+  if (parts_.self->stopping() || std::exchange(asks_later_, true)) return;
+  const DirectoryConfig& config = parts_.self->config();
+  parts_.strand->PostAfter(2 * std::max(config.job_ttl, config.engine.lease), [this] {
+    asks_later_ = false;
+    const auto& jobs = parts_.jobs->all();
+    const bool runs = std::any_of(jobs.begin(), jobs.end(), [](const auto& entry) {
+      return !entry.second.ended && IsDurable(entry.second.plan);
+    });
+    if (!runs) return;
+    AskSoon();
+    AskLater();
   });
 }
 

@@ -31,6 +31,9 @@ class MissedEnds {
   void AskUntilAnswered();
   // The same, when the home has had time to hear what this server has just heard.
   void AskSoon();
+  // The same, from time to time while durable jobs run here: they may rest at their home because no
+  // trainer came.
+  void AskLater();
 
  private:
   using Told = std::map<uint64_t, uint64_t>;  // LocalJobs::Job::told, by job
@@ -43,7 +46,8 @@ class MissedEnds {
   absl::Status MissedHere(const std::string& name) const;
 
   const DeskParts parts_;
-  bool asks_soon_ = false;  // the timer of AskSoon runs
+  bool asks_soon_ = false;   // the timer of AskSoon runs
+  bool asks_later_ = false;  // likewise
 };
 
 }  // namespace ballast::server

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/mutant.h"
+#include "server/cluster/durable.h"
 #include "server/cluster/home_errors.h"
 
 namespace ballast::server {
@@ -90,6 +91,13 @@ void Seating::AwaitNewcomers(const JobPlan& plan, std::chrono::nanoseconds now,
     room_.SetGiveUp(slot, now + rules_->takeover_wait);
     effects->push_back(home::LookAtSeat{plan.job, slot, room_.Find(slot)->ticket});
   }
+}
+
+// Without durability EngineConfig::open_timeout ends the job.
+void Seating::AwaitTrainers(const JobPlan& plan, home::Effects* effects) const {
+  if (!IsDurable(plan)) return;
+  const home::EpochDueInput due{plan.epoch.epoch, /*trainers=*/true};
+  effects->push_back(home::Arm{rules_->trainerless, due});
 }
 
 bool Seating::Gather(uint32_t slot, const JobPlan& plan, std::chrono::nanoseconds now,

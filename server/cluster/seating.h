@@ -55,6 +55,8 @@ class Seating {
               std::chrono::nanoseconds now, home::Effects* effects);
   // Looks after the seats of newcomers that wait for each other.
   void AwaitNewcomers(const JobPlan& plan, std::chrono::nanoseconds now, home::Effects* effects);
+  // A durable job does not keep its place for trainers that took seats and opened no stream.
+  void AwaitTrainers(const JobPlan& plan, home::Effects* effects) const;
 
   // Whether the next epoch would have other members than `epoch`.
   bool WantsChange(const EpochRecord& epoch) const;

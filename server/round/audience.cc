@@ -125,6 +125,7 @@ void Audience::Open(uint32_t slot, std::shared_ptr<SlotSink> sink) {
                                         "a newer stream took this one's place"));
   }
   sinks_[slot] = std::move(sink);
+  opened_ = true;
   Seat& seat = seats_[slot];
   seat.held_until = std::chrono::nanoseconds::min();
   const bool was_told = !std::exchange(seat.why_away, "").empty();

@@ -70,6 +70,8 @@ class Audience {
   const std::shared_ptr<SlotSink>& Sink(uint32_t slot) const;
   bool Has(uint32_t slot) const { return Sink(slot) != nullptr; }
   uint32_t open_streams() const;
+  // Whether there ever was one.
+  bool opened() const { return opened_; }
 
   // --- What trainers hear -----------------------------------------------------------------------
   // Calls `say` with every open stream, by slot.
@@ -114,6 +116,7 @@ class Audience {
   std::vector<Seat> seats_;                       // per slot
   RoundEngine::SeatFree on_seat_free_;
   bool expecting_ = false;
+  bool opened_ = false;
   std::shared_ptr<JobMetrics> metrics_;  // null also after the job's end
   std::optional<RoundResult> last_result_;
   std::optional<RoundDone> last_done_;

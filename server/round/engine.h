@@ -138,6 +138,11 @@ class Engine final : public RoundEngine {
   void Fail(absl::Status status) override {
     Post([this, status = std::move(status)] { driver_.Feed(FailInput{status}); });
   }
+  void FailUnopened(absl::Status status) override {
+    Post([this, status = std::move(status)] {
+      if (!driver_.audience().opened()) driver_.Feed(FailInput{status});
+    });
+  }
   void OnEnd(std::function<void(const absl::Status&, uint64_t)> callback) override {
     Post([this, callback = std::move(callback)] { driver_.OnEnd(callback); });
   }

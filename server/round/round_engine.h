@@ -193,6 +193,8 @@ class RoundEngine : public std::enable_shared_from_this<RoundEngine> {
   virtual void ReleaseState() = 0;
   // Fails the job with `status` (server shutdown, directory decision).
   virtual void Fail(absl::Status status) = 0;
+  // Likewise, unless a trainer has had a stream here since Start.
+  virtual void FailUnopened(absl::Status status) = 0;
   // Called (on the strand) once when every slot has left (JOB_FINISHED) or the job has failed; with
   // the error that later calls get, and the next round.
   virtual void OnEnd(std::function<void(const absl::Status& why, uint64_t round)> callback) = 0;

@@ -47,6 +47,34 @@ TEST_F(DurableJobsTest, AFinishedJobRestsOnDiskUntilItIsGoneOnWith) {
   }
 }
 
+TEST_F(DurableJobsTest, AJobWithoutAnyStreamRestsAtAllServersAndIsGoneOnWith) {
+  constexpr std::chrono::milliseconds kTtl{50};
+  Make(2, {.job_ttl = kTtl, .lease = kTtl});
+  for (const uint32_t id : {0u, 1u}) {
+    while (cluster_->Engine(id, job_) != nullptr) cluster_->PassTime(id, kTtl);
+    EXPECT_TRUE(cluster_->Record(id, job_).resting) << "server " << id;
+  }
+  const auto again = AttachWorld(900);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->plan.job, job_);
+  Answer<absl::StatusOr<SlotWelcome>> welcome;
+  cluster_->Engine(0, job_)->AttachSlot(
+      {.slot = 0, .incarnation = 900, .epoch = again->plan.epoch.epoch},
+      std::make_shared<testing::RecordingSink>(16), welcome.Setter());
+  ASSERT_TRUE(welcome.Get().ok()) << welcome.Get().status();
+  EXPECT_FALSE(welcome.Get()->init_missing.empty()) << "the first weights are still to come";
+}
+
+// Trainers that are away do not end it.
+TEST_F(DurableJobsTest, AJobThatHadAStreamIsNotEndedForWantOfOne) {
+  Make(1);
+  const std::shared_ptr<RoundEngine> engine = cluster_->Engine(0, job_);
+  engine->SlotLost(0, OpenStream(0, 0, kFirst).get(), "gone");
+  engine->FailUnopened(absl::AbortedError("no trainer came"));
+  SettleSeats();
+  EXPECT_FALSE(cluster_->Record(0, job_).resting);
+}
+
 TEST_F(DurableJobsTest, AServerThatStartsWithTooSmallABudgetServesItsJobsAndTakesNoNewOnes) {
   Make(1);
   const uint64_t used = cluster_->At(0)->operators()->memory_used_bytes();

@@ -27,7 +27,8 @@ inline home::Rules TestRules() {
           .limits = {},
           .attach_timeout = seconds(600),
           .takeover_wait = seconds(5),
-          .lease = seconds(10)};
+          .lease = seconds(10),
+          .trainerless = seconds(700)};
 }
 
 inline AttachCall HomeCall(uint32_t slot, uint64_t incarnation, bool variable = false) {

@@ -1,4 +1,6 @@
 // What a trainer may cost its home: how long an attach waits, how many timers and words do.
+#include <gmock/gmock.h>
+
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -12,6 +14,8 @@
 
 namespace ballast::server::testing {
 namespace {
+
+using ::testing::HasSubstr;
 
 // A host on which no job is ever made. It keeps what it is to run later until Pass.
 class WaitingHost : public HomeHost {
@@ -134,6 +138,67 @@ TEST(HomeWaitsTest, AnAttachWaitsNoLongerThanTheServersTimeOut) {
     EXPECT_EQ(One<home::Arm>(rig.Attach(call)).after, granted);
     EXPECT_EQ(rules.WaitOf(call), granted);
   }
+}
+
+// --- Trainers that never come -------------------------------------------------------------------
+
+const home::Rules kWaitRules = TestRules();
+
+TEST(HomeWaitsTest, AJobWhoseTrainersOpenNoStreamInTimeRests) {
+  HomeRig rig = HomeRig::Running(&kWaitRules);
+  const home::FailJob end = One<home::FailJob>(rig.FeedDue(home::EpochDueInput{1, true}));
+  EXPECT_TRUE(end.unless_opened);
+  EXPECT_EQ(end.job, rig.job().plan().job);
+  EXPECT_EQ(ReasonOf(end.status), Reason::kJobFinished);
+  EXPECT_THAT(std::string(end.status.message()), HasSubstr("within 700 s of taking its seat"));
+  EXPECT_EQ(rig.stage(), HomeJob::Stage::kRunning) << "only its engine knows of streams";
+}
+
+// Those for trainers.
+std::vector<home::Arm> WaitsForTrainers(const home::Effects& effects) {
+  std::vector<home::Arm> arms = All<home::Arm>(effects);
+  std::erase_if(arms, [](const home::Arm& arm) {
+    const auto* const due = std::get_if<home::EpochDueInput>(&arm.due);
+    return due == nullptr || !due->trainers;
+  });
+  return arms;
+}
+
+TEST(HomeWaitsTest, TheTimeForAStreamBeginsWhenADurableJobIsMadeOrWoken) {
+  for (const auto durability : {Durability::kProcess, Durability::kNone}) {
+    AttachCall zero = HomeCall(0, kFirst), one = HomeCall(1, kFirst + 1);
+    zero.spec.durability = one.spec.durability = durability;
+    HomeRig made(HomeJob::New(&kWaitRules, zero));
+    for (const AttachCall& call : {zero, one}) made.Attach(call);
+    home::Effects last;
+    for (const uint32_t server : {0u, 1u}) last = made.Feed(home::MadeInput{server, {}});
+    if (Has<home::SaveRecord>(last)) last = made.Feed(home::SavedInput{absl::OkStatus()});
+    ASSERT_EQ(made.stage(), HomeJob::Stage::kRunning);
+    ASSERT_EQ(WaitsForTrainers(last).size(), durability == Durability::kNone ? 0u : 1u);
+  }
+  HomeRig woken(HomeJob::Woken(&kWaitRules, HomeRig::Running(&kWaitRules).job().plan()));
+  woken.Attach(HomeCall(1, kSecond));
+  woken.Feed(home::StartInput{});
+  woken.Feed(home::MadeInput{0, absl::OkStatus()});
+  const std::vector<home::Arm> awake =
+      WaitsForTrainers(woken.Feed(home::MadeInput{1, absl::OkStatus()}));
+  ASSERT_EQ(awake.size(), 1u);
+  EXPECT_EQ(awake[0].after, kWaitRules.trainerless);
+}
+
+TEST(HomeWaitsTest, ATrainerThatTakesASeatMeanwhileHasTheWholeTime) {
+  HomeRig rig = HomeRig::Running(&kWaitRules);
+  rig.Attach(HomeCall(1, kSecond));
+  rig.Seen(1, /*open=*/false);
+  ASSERT_EQ(rig.stage(), HomeJob::Stage::kSealing);
+  for (const bool changed : {false, true}) {
+    if (changed) rig.Change(2);
+    const home::Effects effects = rig.FeedDue(home::EpochDueInput{1, true});
+    EXPECT_FALSE(Has<home::FailJob>(effects));
+    const home::Due again = One<home::Arm>(effects).due;
+    EXPECT_EQ(std::get<home::EpochDueInput>(again).epoch, changed ? 2u : 1u);
+  }
+  EXPECT_TRUE(Has<home::FailJob>(rig.FeedDue(home::EpochDueInput{2, true})));
 }
 
 TEST(HeardBoxTest, OfEachProcessOnlyTheNewestWordWaits) {

@@ -106,6 +106,7 @@ class FakeEngine : public RoundEngine {
     status.name = "fake";
     done(std::move(status));
   }
+  void FailUnopened(absl::Status) override {}
   void Fail(absl::Status) override {}
   void OnEnd(std::function<void(const absl::Status&, uint64_t)>) override {}
   void StateOfSeat(uint32_t, std::function<void(SeatState)> done) override { done({}); }
