@@ -40,8 +40,8 @@ class BorrowedImages : public ImageFile {
                  std::unique_ptr<ImageFile> own)
       : fs_(fs), directory_(std::move(directory)), round_(round), own_(std::move(own)) {}
 
-  // Before anything else is called. One that an earlier process may have written last counts as
-  // its own only when another stands beside it: that one was flushed before.
+  // Before anything else is called. A version that an earlier process may have written last counts
+  // as the job's own only next to another one, which was flushed before.
   void Borrow(uint32_t extent, const std::shared_ptr<ImageFile>& part) {
     MutexLock lock(&mu_);
     const std::vector<uint64_t> versions = part->Versions(extent);
@@ -101,7 +101,7 @@ class BorrowedImages : public ImageFile {
     MutexLock lock(&mu_);
     const auto found = extents_.find(extent);
     if (found == extents_.end() || found->second.holds == 0) return own_->LetGo(extent);
-    // What is not needed any more is closed by the next Sync.
+    // The next Sync closes the parts that nothing needs.
     --found->second.holds;
   }
 
@@ -238,7 +238,7 @@ absl::Status CheckNothingNeeded(FileSystem* fs, const std::string& directory,
   return RemoveBorrowed(fs, directory);
 }
 
-// Opens a part, and finds in it what is needed of it.
+// Opens a part and looks up the versions to borrow from it.
 absl::Status BorrowPart(FileSystem* fs, const std::string& directory, const ImageBase& base,
                         const ImageBasePart& from, const std::map<uint32_t, ImageShape>& wanted,
                         bool direct, BorrowedImages* to) {

@@ -4,7 +4,7 @@
 // each extent has a version of its own that survives, the borrowed files are removed: `base` first,
 // so that a crash leaves at most names that nothing needs.
 // Comes from: JobStorage::Open. Goes to: two kinds of ImageFile.
-// Thread safety: as ImageFile; mu_ guards what is known of the extents, and is not held over I/O.
+// Thread safety: as ImageFile; mu_ guards the table of extents, and is not held over I/O.
 #pragma once
 
 #include <memory>
@@ -17,11 +17,11 @@
 
 namespace ballast::server {
 
-// What stands in front of `own`, the images that were opened in `directory` with `options` and
-// `shapes`: that itself where nothing is borrowed, or not any more. Removes what a removal that was
-// broken off has left. `fs` outlives the result. Errors: DATA_LOSS naming the file, when `base` or
-// what it speaks of is missing, damaged or another job's while an extent needs it, and nothing is
-// changed then; FAILED_PRECONDITION for a newer format; those of ImageFile::Open.
+// The images of the job in `directory`: `own`, opened there with `options` and `shapes`, wrapped by
+// the borrowed ones; `own` itself where nothing is borrowed, or not any more. Finishes a removal
+// that a crash interrupted. `fs` outlives the result. Errors: DATA_LOSS naming the file, when
+// `base` or a file it names is missing, damaged or another job's while an extent needs it, and
+// nothing is changed then; FAILED_PRECONDITION for a newer format; those of ImageFile::Open.
 absl::StatusOr<std::unique_ptr<ImageFile>> OpenBorrowed(FileSystem* fs,
                                                         const std::string& directory,
                                                         const ImageOptions& options,

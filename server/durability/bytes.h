@@ -61,8 +61,8 @@ class ByteReader {
     bytes_.remove_prefix(sizeof(T));
     return value;
   }
-  // A count of items of at least `item_bytes` bytes each; fails when so many cannot follow, so that
-  // nothing is allocated for a count that is not true.
+  // A count of items of at least `item_bytes` bytes each; fails when the bytes left cannot hold
+  // that many, so that nothing is allocated for a false count.
   uint32_t GetCount(size_t item_bytes) {
     const uint32_t count = Get<uint32_t>();
     if (count > bytes_.size() / item_bytes) {

@@ -1,4 +1,4 @@
-// FlushGroup: what was written and waits for one flush together.
+// FlushGroup: finished writes that wait for one flush together.
 // Comes from: StorageRoundLog. Goes to: the callers of its WriteImage. Thread safety: thread-safe.
 #pragma once
 

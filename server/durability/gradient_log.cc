@@ -19,7 +19,7 @@ namespace {
 
 class SegmentedLog : public GradientLog {
  public:
-  // `state` is what the files hold; its generation is that of everything written from now on.
+  // `state` describes the files; its generation goes into every record written from now on.
   SegmentedLog(LogFiles files, const LogOptions& options, LogState state, Arena scratch,
                std::unique_ptr<LogWrites> writes)
       : options_(options),
@@ -30,7 +30,7 @@ class SegmentedLog : public GradientLog {
   absl::Status Begin() { return StartSegment(); }
   // Takes back a Begin that failed.
   void Remove(FileSystem* fs) { disk_.Remove(fs); }
-  // Makes the end of what was found final: what follows it never comes back.
+  // Makes the end that the scan found final: nothing after it ever comes back.
   absl::Status CutTail(ReadLanes* lanes);
 
   const std::map<uint64_t, LoggedRound>& rounds() const override { return state_.index.rounds(); }
@@ -75,7 +75,8 @@ class SegmentedLog : public GradientLog {
 };
 
 absl::Status SegmentedLog::Fail(const absl::Status& cause) {
-  // RESOURCE_EXHAUSTED would invite to try again.
+  // Which pages reached the disk is unknown now, and the kernel may report a repeated flush as good
+  // after dropping them. RESOURCE_EXHAUSTED would invite to try again.
   const auto code = absl::IsResourceExhausted(cause) ? absl::StatusCode::kInternal : cause.code();
   failure_ = absl::Status(code, absl::StrCat("the gradient log takes nothing more until it is ",
                                              "opened again: ", cause.message()));
@@ -83,11 +84,13 @@ absl::Status SegmentedLog::Fail(const absl::Status& cause) {
 }
 
 absl::Status SegmentedLog::CutTail(ReadLanes* lanes) {
+  // The next scan must not find more than this one. Should the page at the end be readable then,
+  // records after it would count again, and with them a vote that this server has denied to peers.
   if (state_.offset < options_.segment_bytes) {
     BALLAST_RETURN_IF_ERROR(disk_.ClearPage(state_.live.back().sequence, state_.offset));
   }
   BALLAST_RETURN_IF_ERROR(disk_.WriteAgain(state_.unproven, lanes));
-  // What was read may have been in the kernel's cache only.
+  // Bytes read may have been in the kernel's cache only; peers get to hear of these records next.
   for (const LiveSegment& segment : state_.live) disk_.NeedsFlush(segment.sequence);
   return Sync();
 }
@@ -111,6 +114,7 @@ absl::Status SegmentedLog::AppendExtent(const LoggedExtent& extent, const void* 
                       .sumsq = extent.sumsq,
                       .nonfinite = extent.nonfinite,
                       .first_nonfinite = extent.first_nonfinite};
+  // A record refused for want of room is appended again later: the index must not have it before.
   BALLAST_RETURN_IF_ERROR(Append(&header, data, std::move(owner)));
   LoggedExtent logged = extent;
   logged.crc32c = header.payload_crc;
@@ -123,6 +127,8 @@ absl::Status SegmentedLog::AppendExtent(const LoggedExtent& extent, const void* 
 absl::Status SegmentedLog::AppendPrepared(const PreparedRecord& record) {
   BALLAST_RETURN_IF_ERROR(failure_);
   BALLAST_RETURN_IF_ERROR(state_.index.Check(record));
+  // The vote is final once peers have it: a gradient that never was appended would be missed only
+  // after a restart, when the round cannot be applied and cannot be refused any more.
   BALLAST_RETURN_IF_ERROR(state_.index.CheckWhole(record));
   BALLAST_RETURN_IF_ERROR(Write(record));
   state_.index.Add(record);
@@ -184,6 +190,7 @@ absl::Status SegmentedLog::Seed(const PreparedRecord& prepared, const DecisionRe
 absl::Status SegmentedLog::Append(RecordHeader* header, const void* data,
                                   std::shared_ptr<const void> owner) {
   const uint64_t record_bytes = RecordBytes(header->payload_bytes);
+  // First, as it may begin a segment: the header names segment, offset and last flush.
   BALLAST_RETURN_IF_ERROR(MakeRoom(record_bytes));
   LiveSegment& segment = state_.live.back();
   header->job = options_.job;
@@ -192,8 +199,10 @@ absl::Status SegmentedLog::Append(RecordHeader* header, const void* data,
   header->lsn = state_.next_lsn;
   header->sequence = segment.sequence;
   header->offset = state_.offset;
+  // Evidence for the scan: damage up to that record is DATA_LOSS, not the tail of a crash.
   header->flushed_lsn = flushed_lsn_;
   header->payload_crc = Crc32c(data, header->payload_bytes, PayloadSeed(*header));
+  // Whole records of the ring's last lap stand on these pages, too; none has this predecessor.
   header->previous_crc = state_.last_crc;
   header->secret = state_.segment_secret;
   const absl::StatusOr<uint32_t> crc = disk_.WriteRecord(*header, data, std::move(owner));
@@ -215,6 +224,7 @@ absl::Status SegmentedLog::Sync() {
 // Room.
 
 size_t SegmentedLog::Reusable() const {
+  // Only a prefix: the next segment's file is always that of the oldest one.
   size_t count = 0;
   // The last segment is being written.
   while (count + 1 < state_.live.size() && state_.live[count].newest_round < trim_round_) ++count;
@@ -238,9 +248,9 @@ absl::Status SegmentedLog::MakeRoom(uint64_t record_bytes) {
   return StartSegment();
 }
 
-// Flushes what is in front of the segment, then its header, and only then comes a first record. So
-// a crash leaves its traces in the last segment only, and nothing that was trimmed is overwritten
-// before the decision that made it dispensable is safe.
+// Flushes all older records, then the segment's header; only then comes a first record. So a crash
+// leaves its traces in the last segment only, and a trimmed record is overwritten only after the
+// decision that made it dispensable is safe.
 absl::Status SegmentedLog::StartSegment() {
   BALLAST_RETURN_IF_ERROR(Sync());
   if (state_.live.size() == options_.segments) state_.live.pop_front();
@@ -260,11 +270,14 @@ absl::Status SegmentedLog::StartSegment() {
   }
   state_.live.push_back({.sequence = sequence});
   state_.offset = kPageBytes;
+  // Only now: a log written without a secret gets its own here, and the records of one segment
+  // share one, or the scan would take the later ones for payload.
   state_.segment_secret = state_.secret;
   return absl::OkStatus();
 }
 
 void SegmentedLog::TrimTo(uint64_t round) {
+  // Never back: a hold lowers the caller's bound, but the index has dropped those rounds already.
   trim_round_ = std::max(trim_round_, round);
   state_.index.TrimTo(round);
 }
@@ -279,6 +292,8 @@ absl::Status SegmentedLog::Repeat(uint64_t round) {
     return absl::InternalError(absl::StrCat("the gradient log lacks vote or decision of round ",
                                             round, ", which is said to be over"));
   }
+  // In the order of a round, so that a scan without the old copies accepts them: it passes over
+  // RATIOS before their PREPARED. They may span two segments; the first of them has to be kept.
   BALLAST_RETURN_IF_ERROR(Write(*last->prepared));
   const uint64_t sequence = state_.live.back().sequence;
   if (last->ratios.has_value()) BALLAST_RETURN_IF_ERROR(Write(*last->ratios));
@@ -290,6 +305,8 @@ absl::Status SegmentedLog::Repeat(uint64_t round) {
 
 void SegmentedLog::BeginEpoch(uint32_t epoch, uint64_t start_round) {
   state_.index.BeginEpoch(epoch, start_round);
+  // Otherwise dead records of a round retried in epoch after epoch would keep their segments until
+  // it ends, and fill the ring. The copies that Repeat replaced stop counting, too.
   const bool repeated = repeated_round_.has_value() && *repeated_round_ + 1 == start_round;
   for (LiveSegment& segment : state_.live) {
     const bool kept = repeated && segment.sequence >= repeated_sequence_;
@@ -305,6 +322,7 @@ uint64_t SegmentedLog::FreeBytes() const {
 // Reading.
 
 absl::Status SegmentedLog::ReadExtent(const LoggedExtent& extent, void* to) {
+  // The extent may be one whose write is under way: the disk would give the bytes of an older lap.
   BALLAST_RETURN_IF_ERROR(disk_.Wait());
   return ReadFlushed(extent, to);
 }
@@ -328,6 +346,7 @@ absl::StatusOr<std::unique_ptr<GradientLog>> GradientLog::Create(FileSystem* fs,
   auto log =
       std::make_unique<SegmentedLog>(std::move(files), options, LogState{.secret = options.secret},
                                      std::move(scratch), std::move(writes));
+  // The files have their full size by now; left over, they would take the room of the next attempt.
   if (absl::Status status = log->Begin(); !status.ok()) {
     log->Remove(fs);
     return status;

@@ -1,13 +1,13 @@
-// GradientLog: the redo log of one job at one server. A ring of segments that are written once when
-// the job is created and recycled from then on, holding 4 KiB-aligned records: the reduced gradient
-// of every extent, one PREPARE and one decision a round. docs/formats/log.md has the grammar.
+// GradientLog: the redo log of one job at one server. A ring of segments, written once when the job
+// is created and recycled from then on, with 4 KiB-aligned records: the reduced gradient of every
+// extent, one PREPARE and one decision a round. docs/formats/log.md has the grammar.
 //
-// What survives: everything appended before a Sync that returned OK. A PREPARE counts only when
-// every record in front of it is whole, so that one flush a round is enough.
+// Durability: everything appended before a Sync that returned OK survives. A PREPARE counts only
+// when every record in front of it is whole, so that one flush a round is enough.
 //
 // Comes from: DurableRoundLog (writes), recovery (reads). Goes to: common/io files.
 // Thread safety: thread-compatible, except that several ReadExtent may run at the same time, and
-// ReadFlushed beside anything; every call may block on the disk.
+// ReadFlushed during any other call; every call may block on the disk.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,7 @@ struct LogOptions {
   // The job's epoch, as BeginEpoch: what older ones began of rounds from start_round on is dead.
   uint32_t epoch = 0;
   uint64_t start_round = 0;
-  // Drawn at random; no trainer may know it. A log that has a secret keeps that; one without gets
+  // Drawn at random; no trainer may know it. A log keeps its own secret; a log without one gets
   // this with its next segment. 0: none, as programs before format 2 wrote logs.
   uint64_t secret = 0;
 };
@@ -59,13 +59,13 @@ struct LoggedExtent {
   uint64_t offset = 0;        // of the payload in that file
 };
 
-// What the log knows of one round. Extents of an older epoch are replaced by those of a newer one,
+// The log's records of one round. Extents of an older epoch are replaced by those of a newer one,
 // which also undo a PREPARED of the older epoch.
 struct LoggedRound {
   std::map<uint32_t, LoggedExtent> extents;
   std::optional<PreparedRecord> prepared;
   std::optional<DecisionRecord> decision;
-  std::optional<RatiosRecord> ratios;  // of a LAMB round that was applied, or is about to be
+  std::optional<RatiosRecord> ratios;  // of a LAMB round, applied or about to be
 };
 
 class GradientLog {
@@ -81,25 +81,25 @@ class GradientLog {
                                                              const std::string& directory,
                                                              const LogOptions& options);
 
-  // Reads what is there. The unfinished tail (whatever follows the last Sync that returned and is
-  // not whole) is dropped; Rounds() then ends where it ended. Errors: DATA_LOSS, naming file,
-  // offset, round and extent, when a record in front of a later PREPARE is damaged, or segments are
-  // missing in between; FAILED_PRECONDITION for files of another job, server or format version.
+  // Opens an existing log. The unfinished tail (all that follows the last Sync that returned and is
+  // not whole) is dropped, and rounds() ends before it. Errors: DATA_LOSS, naming file, offset,
+  // round and extent, when a record in front of a later PREPARE is damaged, or segments are missing
+  // in between; FAILED_PRECONDITION for files of another job, server or format version.
   static absl::StatusOr<std::unique_ptr<GradientLog>> Open(FileSystem* fs,
                                                            const std::string& directory,
                                                            const LogOptions& options);
   virtual ~GradientLog() = default;
 
-  // What Open found and what was appended since, by round; rounds below the last TrimTo may be
-  // gone, also in part.
+  // The records that Open found and those appended since, by round; rounds below the last TrimTo
+  // may be gone, also in part.
   virtual const std::map<uint64_t, LoggedRound>& rounds() const = 0;
 
   // Reads a payload into `to`, which has room for `extent.bytes` rounded up to kPageBytes and is
-  // aligned to kPageBytes. DATA_LOSS when it is not what was written.
+  // aligned to kPageBytes. DATA_LOSS when its bytes are not the written ones.
   virtual absl::Status ReadExtent(const LoggedExtent& extent, void* to) = 0;
 
-  // As ReadExtent, of a round whose PREPARED was flushed and that is not trimmed; on any thread,
-  // beside every other call.
+  // As ReadExtent, of an untrimmed round whose PREPARED was flushed; on any thread, during any
+  // other call.
   virtual absl::Status ReadFlushed(const LoggedExtent& extent, void* to) const = 0;
 
   // Appends. `extent.bytes` bytes at `data` are read until the next Sync returns at the latest, and
@@ -110,8 +110,8 @@ class GradientLog {
   //   INVALID_ARGUMENT    larger than a segment; no dtype
   //   INTERNAL            a record that may not follow: a second one of the same or an older epoch,
   //                       an extent or PREPARED of a decided round, a PREPARED that counts an
-  //                       extent (sumsq not 0) that is not there, RATIOS of a round that is not
-  //                       prepared in their epoch
+  //                       extent (sumsq not 0) that the log lacks, RATIOS of a round not prepared
+  //                       in their epoch
   virtual absl::Status AppendExtent(const LoggedExtent& extent, const void* data,
                                     std::shared_ptr<const void> owner) = 0;
   virtual absl::Status AppendPrepared(const PreparedRecord& record) = 0;
@@ -125,21 +125,20 @@ class GradientLog {
   virtual void TrimTo(uint64_t round) = 0;
 
   // A change of epoch, in two calls, because a round may be run again in any number of epochs and
-  // must not fill the log. First vote, ratios and decision of `round`, the last one that is
-  // over, are appended again, so that nothing older is needed for them; durable after Sync.
-  // INTERNAL when the log does not have them; round 0 is there in a job that was made of
-  // a snapshot from before the first round; where it is not, nothing happens.
+  // must not fill the log. First vote, ratios and decision of `round`, the last finished one, are
+  // appended again, so that nothing older is needed for them; durable after Sync. INTERNAL when the
+  // log does not have them; round 0 exists in a job made from a snapshot taken before the first
+  // round; elsewhere nothing happens.
   virtual absl::Status Repeat(uint64_t round) = 0;
   // Then, once a restart would Open the log with `epoch` and `start_round` = `round` + 1: all that
   // stands in the log of rounds from start_round on is dead.
   virtual void BeginEpoch(uint32_t epoch, uint64_t start_round) = 0;
 
-  // Begins a fresh log where another one ended: with vote and decision of the last round, whose
-  // extents stay behind. Survives when it returns.
+  // Begins a fresh log where another one ended: with vote and decision of the last round, but not
+  // its extents. Durable when it returns.
   virtual absl::Status Seed(const PreparedRecord& prepared, const DecisionRecord& decision) = 0;
 
-  // Bytes that can be appended before TrimTo is needed, but for what stays unused at the ends of
-  // segments.
+  // Bytes that can be appended before TrimTo is needed, except for the unused ends of segments.
   virtual uint64_t FreeBytes() const = 0;
 };
 

@@ -1,6 +1,6 @@
-// ImageBase: what a forked job has borrowed, as the file `base` in its directory. Its images begin
-// in those of a snapshot: hard links `base-<server>` beside it, which the snapshot may be removed
-// under. docs/formats/images.md has the grammar.
+// ImageBase: the extents that a forked job has borrowed, as the file `base` in its directory. Its
+// images begin in those of a snapshot: hard links `base-<server>` next to it, so the snapshot may
+// be removed. docs/formats/images.md has the grammar.
 //
 //   file := magic, version, reserved, length      ; 24 bytes
 //           job, server, lender, round, optimizer, formula, tile elements, part count

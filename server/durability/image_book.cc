@@ -156,7 +156,7 @@ void ImageBook::Found(ImageHeader header) {
 
 // After a failed flush the kernel may give back bytes that the disk does not have, and no later
 // flush saves them. An image counts as flushed when a later write says so; that is all but the
-// newest of them, or what one flush was to cover.
+// newest of them, or the images of one flush.
 std::vector<ImageHeader> ImageBook::TakeUnproven() {
   MutexLock lock(&mu_);
   for (auto& [number, extent] : extents_) {
@@ -306,7 +306,7 @@ absl::StatusOr<ImageHeader> ImageBook::HeaderOf(uint32_t extent, uint64_t versio
 void ImageBook::Damaged(const ImageHeader& header) {
   MutexLock lock(&mu_);
   for (Image& image : extents_.at(header.shape.extent).images) {
-    // Not one that was written meanwhile, should the version have been let go.
+    // Not a version written meanwhile, should this one have been let go.
     if (image.header.has_value() && image.header->serial == header.serial) image.header.reset();
   }
 }

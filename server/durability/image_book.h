@@ -1,5 +1,5 @@
-// Which images of an ImageFile count: the version in each place, what a flush has covered, and what
-// is held. It says where a write goes and what a read finds; it does no I/O.
+// Which images of an ImageFile count: the version in each place, whether a flush has covered it,
+// and whether it is held. It says where a write goes and what a read finds; it does no I/O.
 // Comes from: ImageFile. Goes to: nothing. Thread safety: thread-safe.
 #pragma once
 
@@ -26,13 +26,13 @@ class ImageBook {
     ImageShape shape;
     std::vector<uint64_t> offsets;  // in the file, one for each image
   };
-  // What a flush covers that begins now.
+  // The images that a flush beginning now will cover.
   struct Covered {
     std::vector<std::pair<uint32_t, uint64_t>> extents;  // with the serial of the newest write
     uint64_t serial = 0;                                 // every write up to this one
   };
 
-  // Places the images of `shapes`, which differ in their extents, one behind another. All are
+  // Lays out the images of `shapes`, which differ in their extents, one after another. All are
   // empty. Errors name `path`.
   ImageBook(std::string path, const ImageOptions& options, const std::vector<ImageShape>& shapes);
   ImageBook(const ImageBook&) = delete;
@@ -42,7 +42,7 @@ class ImageBook {
   uint64_t file_bytes() const { return file_bytes_; }
   // Of all extents, in their order.
   std::vector<Places> AllPlaces() const;
-  // INVALID_ARGUMENT for an extent that is not here.
+  // INVALID_ARGUMENT for an extent of another file.
   absl::StatusOr<ImageShape> ShapeOf(uint32_t extent) const;
 
   // As ImageFile.
@@ -63,7 +63,7 @@ class ImageBook {
   // Begins a write of `version`: returns its header without checksums. The image at header.offset
   // is empty from now on. Errors as ImageFile::Write.
   absl::StatusOr<ImageHeader> BeginWrite(uint32_t extent, uint64_t version);
-  // Ends it with the header that was written, or with an error, which is final.
+  // Ends it with the written header, or with an error, which is final.
   absl::Status EndWrite(ImageHeader header, const absl::Status& status);
 
   // Begins a flush, or returns the final error. Writes may begin and end meanwhile.
@@ -73,7 +73,7 @@ class ImageBook {
   absl::Status Fail(const absl::Status& cause);
 
   // The header of an image to read. NOT_FOUND when no image has `version`, INVALID_ARGUMENT for an
-  // extent that is not here.
+  // extent of another file.
   absl::StatusOr<ImageHeader> HeaderOf(uint32_t extent, uint64_t version) const;
   // The image with this header is damaged: its place is empty from now on, so that the next write
   // leaves the other one alone.
@@ -94,12 +94,12 @@ class ImageBook {
     Image* held = nullptr;  // while holds > 0
   };
 
-  // Null for one that is not here.
+  // Null for an extent of another file.
   const Extent* Find(uint32_t extent) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Extent* Find(uint32_t extent) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status NotHere(uint32_t extent) const;
   ImageHeader NewHeader(const ImageShape& shape, uint64_t offset, uint64_t version) const;
-  // The image to overwrite: an empty one, else the older; not the one that is held.
+  // The image to overwrite: an empty one, else the older; never a held one.
   static Image* Overwritable(Extent* extent);
   static std::vector<uint64_t> VersionsOf(const Extent& extent);
   // Index of its image.

@@ -1,5 +1,5 @@
-// The file behind an ImageFile: its header page, and images that are written, read and checked. It
-// does not know which images count; ImageBook does.
+// The file of an ImageFile: writes, reads and checks its header page and its images. It does not
+// know which images count; ImageBook does.
 // Comes from: ImageFile. Goes to: common/io files.
 // Thread safety: thread-compatible while it is created or opened; then thread-safe for different
 // images. Calls block on the disk.
@@ -47,12 +47,12 @@ class ImageDisk {
   // Writes an image: `data`, of BufferBytes, then `header`, which gets its checksums first. They
   // are formed here where `chunk_crcs` is empty; see ImageFile::Write. A Flush makes it last.
   absl::Status Write(ImageHeader* header, const char* data, absl::Span<const uint32_t> chunk_crcs);
-  // Writes an image whose header has its checksums; not beside another call of this.
+  // Writes an image whose header has its checksums; one call at a time.
   absl::Status WriteAgain(const ImageHeader& header, const char* data);
   // Makes every write last that returned before this began.
   absl::Status Flush();
   // Reads the payload that `header` describes into `to`, of BufferBytes. DATA_LOSS, naming extent,
-  // version and offset, when the bytes are not those that were written.
+  // version and offset, when the bytes are not the written ones.
   absl::Status Read(const ImageHeader& header, void* to) const;
 
  private:

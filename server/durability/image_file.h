@@ -3,8 +3,8 @@
 // Recovery is the newest whole image of each extent plus the gradient log. docs/formats/images.md
 // has the grammar. Comes from: the round log and the NVMe tier (writes and reads), recovery. Goes
 // to: common/io files. Thread safety: thread-safe, but one Read, Write or Forget of an extent at a
-// time; a held version may be read beside that. Calls block on the disk where they say Read, Write
-// or Sync.
+// time; a held version may be read during it. Calls block on the disk where they say Read, Write or
+// Sync.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +23,9 @@ namespace ballast::server {
 // One checksum for each of these of a payload; the last piece is shorter.
 constexpr uint64_t kImageChunkBytes = uint64_t{64} << 10;
 
-// What an image holds. The payload is, tile after tile, each state array's values of that tile
-// (AdamW: p, m, v; fp32). `array_count` has no usual value: one that is left out asks for no memory
-// at all, which shows with every optimizer.
+// The contents of an image. The payload is, tile after tile, each state array's values of that tile
+// (AdamW: p, m, v; fp32). `array_count` has no default: left out, it asks for no memory at all,
+// which fails with every optimizer.
 struct ImageShape {
   uint32_t extent = 0;
   uint32_t elements = 0;
@@ -43,7 +43,7 @@ struct ImageOptions {
   bool flush = true;
   bool direct = true;
   int open_threads = 4;  // that Open reads with, several requests being under way at a time
-  // Images of each extent: two; one in a file that is written once, as that of a snapshot is.
+  // Images of each extent: two; one in a file written once, such as a snapshot's.
   uint32_t places = 2;
   // Open only: nothing is written, nor written again; Write and Sync are errors.
   bool read_only = false;
@@ -61,8 +61,8 @@ class ImageFile {
   static absl::StatusOr<std::unique_ptr<ImageFile>> Create(FileSystem* fs, const std::string& path,
                                                            const ImageOptions& options,
                                                            const std::vector<ImageShape>& shapes);
-  // Reads the headers, and writes again what no later write says was flushed: it may have been in
-  // the kernel's cache only. An image whose header is damaged or torn counts as empty.
+  // Reads the headers, and rewrites each image that no later write proves flushed: it may have been
+  // in the kernel's cache only. An image whose header is damaged or torn counts as empty.
   // FAILED_PRECONDITION for a file of another job, server, shape or format version.
   static absl::StatusOr<std::unique_ptr<ImageFile>> Open(FileSystem* fs, const std::string& path,
                                                          const ImageOptions& options,
@@ -87,31 +87,31 @@ class ImageFile {
   // Write overwrites it, so that a snapshot need not copy it at once. Until then every
   // Write goes to the other place, even if its image is newer. So the holder must keep the rounds
   // of the log that lead from the held version to later ones. Held extents return the version that
-  // they hold already. NOT_FOUND when the extent has none, INVALID_ARGUMENT for one that is not
-  // here. Not remembered by the file.
+  // they hold already. NOT_FOUND when the extent has none, INVALID_ARGUMENT for an extent of
+  // another file. Holds are not stored in the file.
   virtual absl::StatusOr<uint64_t> Hold(uint32_t extent) = 0;
   virtual void LetGo(uint32_t extent) = 0;
-  // The version that is held; none: it is not.
+  // The held version; nullopt when none is held.
   virtual std::optional<uint64_t> Held(uint32_t extent) const = 0;
 
-  // Overwrites the extent's older (or an empty) image, never one that is held. `data` has
-  // BufferBytes, aligned to kPageBytes; bytes behind PayloadBytes are written as they are.
-  // `chunk_crcs`: Crc32c of each kImageChunkBytes of the payload, from the code that made it and
-  // had it in a cache then; empty, they are formed here. INVALID_ARGUMENT for another number of
-  // them. Counts after Sync; until then another Write of the extent is FAILED_PRECONDITION, as it
-  // would overwrite the only image that is safe. INTERNAL unless `version` is newer than those
-  // there. An error of a write or flush is final.
+  // Overwrites the extent's older (or an empty) image, never a held one. `data` has BufferBytes,
+  // aligned to kPageBytes; bytes after PayloadBytes are written as they are. `chunk_crcs`: Crc32c
+  // of each kImageChunkBytes of the payload, from the code that made it and had it in a cache then;
+  // empty, they are formed here. INVALID_ARGUMENT for another number of them. Counts after Sync;
+  // until then another Write of the extent is FAILED_PRECONDITION, as it would overwrite the only
+  // safe image. INTERNAL unless `version` is newer than the extent's images. An error of a write or
+  // flush is final.
   virtual absl::Status Write(uint32_t extent, uint64_t version, const void* data,
                              absl::Span<const uint32_t> chunk_crcs) = 0;
   absl::Status Write(uint32_t extent, uint64_t version, const void* data) {
     return Write(extent, version, data, {});
   }
-  // Makes every Write count that returned before this began.
+  // Makes durable every Write that returned before this call.
   virtual absl::Status Sync() = 0;
 
   // Reads the image with `version`; `to` as in Write. NOT_FOUND when there is none. DATA_LOSS,
-  // naming extent, version and offset, when the bytes are not those that were written; the image
-  // counts as empty from then on.
+  // naming extent, version and offset, when the bytes are not the written ones; the image counts as
+  // empty from then on.
   virtual absl::Status Read(uint32_t extent, uint64_t version, void* to) = 0;
 };
 

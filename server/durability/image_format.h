@@ -2,7 +2,7 @@
 // layout and a worked example.
 //
 //   file := file header (4 KiB) (image image)*   ; two for each extent, in the order of the shapes;
-//                                              ; one in a file that is written once
+//                                              ; one in a file written once
 //   image := image header (whole pages) payload padding to 4 KiB
 //
 // Comes from: ImageFile. Goes to: docs/formats/images.md. Thread safety: pure functions.

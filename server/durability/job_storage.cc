@@ -16,11 +16,11 @@ namespace ballast::server {
 namespace {
 
 constexpr uint64_t kLogSegmentBytesMin = uint64_t{1} << 20;
-// Opening reads the rest of the last segment, so they should not be larger than that is quick,
+// Opening reads the rest of the last segment, so they should be small enough to read quickly,
 // unless there would be too many files.
 constexpr uint64_t kSegmentBytesMax = uint64_t{256} << 20;
 constexpr uint64_t kSegmentsAimedAt = 200;
-// Room for a round's PREPARE and decision beside its gradients, at least.
+// Minimum room for a round's PREPARE and decision in addition to its gradients.
 constexpr uint64_t kRecordBytesMin = uint64_t{256} << 10;
 constexpr char kImagesName[] = "slots";
 
@@ -32,7 +32,7 @@ absl::Status TooLittleRoom(const std::string& directory, uint64_t needed, uint64
                                     "disk, use more servers, or lower storage.checkpoint_rounds"));
 }
 
-// Room that was refused while a file was made, as one that no job was begun for.
+// Turns a full disk while files are made into OVER_BUDGET, as if the job had never begun.
 absl::Status NoRoom(const absl::Status& why) {
   if (!absl::IsResourceExhausted(why) || ReasonOf(why) != Reason::kUnspecified) return why;
   return ReasonedError(absl::StatusCode::kResourceExhausted, Reason::kOverBudget,

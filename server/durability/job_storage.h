@@ -3,7 +3,7 @@
 //
 //   <directory>/log-NNN    gradient log (docs/formats/log.md)
 //   <directory>/slots       rolling checkpoint (docs/formats/images.md)
-//   <directory>/base...    what a forked job has borrowed (borrowed_images.h)
+//   <directory>/base...    borrowed images of a forked job (borrowed_images.h)
 //
 // Comes from: server/cluster (creation, restart), server/round. Goes to: common/io files.
 // Thread safety: JobStorage is thread-compatible until MakeRoundLog; the RoundLog as its header
@@ -63,14 +63,14 @@ class JobStorage {
   GradientLog* log() { return log_.get(); }
   ImageFile* images() { return images_.get(); }
 
-  // From now on what becomes of the files shows in the metrics of the job of `spec`. Called once,
-  // before MakeRoundLog; `clock` and `metrics` outlive the files. No effect where `metrics` is
-  // null.
+  // From now on the job's metrics count reads, writes, flushes and damage of the files. Called
+  // once, before MakeRoundLog; `clock` and `metrics` outlive the files. No effect where `metrics`
+  // is null.
   void Measure(const Clock* clock, ServerMetrics* metrics, const QualifiedName& run, bool flushed);
 
-  // Hands everything to executors of its own, which `executors` makes. `durable_round` is what is
-  // known to survive. `tier_threads`: as many images are read, and as many written, at a time for a
-  // tier that lives in them; 0: there is none, and no image_io().
+  // Hands everything to executors of its own, which `executors` makes. `durable_round` is the
+  // newest round known to survive. `tier_threads` is how many images are read, and how many
+  // written, at a time for a tier that lives in them; 0 for no tier and no image_io().
   static std::unique_ptr<RoundLog> MakeRoundLog(std::unique_ptr<JobStorage> storage,
                                                 uint64_t durable_round, ExecutorSource* executors,
                                                 int tier_threads = 0);

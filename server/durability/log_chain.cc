@@ -18,8 +18,7 @@ namespace {
 // Of records and segments. At one for each nanosecond a log is there after 146 years.
 constexpr uint64_t kNumberMax = uint64_t{1} << 62;
 
-// Where a page stands, and which secret a header there has: 0 of version 1, nullopt where that is
-// not known.
+// Where a page stands, and which secret a header there has: 0 of version 1, nullopt if unknown.
 struct Spot {
   uint64_t sequence = 0;
   uint64_t offset = 0;
@@ -33,7 +32,7 @@ struct SegmentChain {
   LogPosition end;
 };
 
-// What pages say of flushes and generations.
+// Evidence of flushes and generations on pages.
 struct Heard {
   bool any_record = false;
   uint32_t generation = 0;
@@ -67,7 +66,7 @@ class ChainReader {
   }
 
  private:
-  // What is there.
+  // State of the files.
 
   absl::Status ReadSegmentHeaders() {
     std::vector<absl::StatusOr<SegmentHeader>> headers(files_.count(), absl::UnknownError(""));
@@ -117,7 +116,7 @@ class ChainReader {
     return absl::OkStatus();
   }
 
-  // Each file holds the newest segment that was written to it, so a ring spans no more than itself.
+  // Each file holds the newest segment written to it, so a ring spans no more than itself.
   absl::Status CheckRing() const {
     const uint64_t first = segments_.begin()->first, last = segments_.rbegin()->first;
     if (last - first < files_.count()) return absl::OkStatus();
@@ -129,7 +128,7 @@ class ChainReader {
 
   // The chain.
 
-  // Each segment by itself, from what its header says; then as far as one follows the other.
+  // Each segment by itself, from its header; then as far as one follows the other.
   absl::Status FollowChain() {
     std::vector<const SegmentHeader*> headers;
     for (const auto& [sequence, header] : segments_) headers.push_back(&header);
@@ -162,7 +161,7 @@ class ChainReader {
     return absl::OkStatus();
   }
 
-  // Moves the chain's end behind the record that stands there, if it is the next one.
+  // Moves the chain's end past the record at that place, if it is the next one.
   absl::StatusOr<bool> TakeRecord(const Arena& scratch, SegmentChain* chain) const {
     LogPosition& end = chain->end;
     if (end.offset == options_.segment_bytes) return false;
@@ -189,8 +188,8 @@ class ChainReader {
            header.previous_crc == end_.previous_crc && header.generation >= end_.generation;
   }
 
-  // The record that was written to this very place of this log. DATA_LOSS for anything else:
-  // payloads stand on pages too, and a trainer's bytes may look like a header of any version.
+  // The record written to this very place of this log. DATA_LOSS for anything else: payloads stand
+  // on pages too, and a trainer's bytes may look like a header of any version.
   absl::StatusOr<RecordHeader> DecodeAt(const char* page, const Spot& spot) const {
     const RecordPlace place = PlaceOf(page);
     if (place != RecordPlace{.job = options_.job,
@@ -208,9 +207,9 @@ class ChainReader {
     return header;
   }
 
-  // What follows the end.
+  // The pages after the end.
 
-  // Looks at every page behind the end for records that say what was flushed, and for the newest
+  // Looks at every page after the end for records that prove a flush, and for the newest
   // generation.
   absl::Status LookAhead() {
     if (!records_.empty()) heard_.Add(Say(records_.back()));
@@ -220,7 +219,7 @@ class ChainReader {
     BALLAST_RETURN_IF_ERROR(LookThrough(end_.sequence, end_.offset).status());
     for (uint32_t index = 0; index < files_.count(); ++index) {
       uint64_t sequence = sequence_of_file_[index];
-      if (sequence == 0) {  // Then what the file would hold next.
+      if (sequence == 0) {  // Then the file's next segment.
         BALLAST_ASSIGN_OR_RETURN(const bool unused, NeverUsed(index));
         if (unused) continue;
         for (sequence = end_.sequence + 1; files_.IndexOf(sequence) != index;) ++sequence;
@@ -288,7 +287,7 @@ class ChainReader {
       Spot spot = begin;
       spot.offset += at;
       const absl::StatusOr<RecordHeader> header = DecodeAt(page, spot);
-      // What it proves is not known; and records that are written up to it end there.
+      // Its evidence is unknown, and records appended later would end at it.
       BALLAST_RETURN_IF_ERROR(CheckVersion(header, spot));
       if (!header.ok()) continue;
       heard->Add(Say(*header));
@@ -310,7 +309,7 @@ class ChainReader {
                                    header.offset, " of ", files_.PathOf(header.sequence))}};
   }
 
-  // Behind the last generation comes a lower one, and a reader passes over its records.
+  // The last generation is followed by a lower one, and a reader skips its records.
   bool CanContinue() const {
     return heard_.generation < UINT32_MAX && end_.lsn < kNumberMax && end_.sequence < kNumberMax;
   }
@@ -359,7 +358,7 @@ class ChainReader {
   std::map<uint64_t, SegmentHeader> segments_;  // by sequence
   std::vector<uint64_t> sequence_of_file_;      // 0: no whole header
   std::vector<RecordHeader> records_;
-  LogPosition end_;  // behind the last record of the chain
+  LogPosition end_;  // the end of the chain's last record
   Heard heard_;
 };
 

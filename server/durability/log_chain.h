@@ -15,10 +15,10 @@
 
 namespace ballast::server {
 
-// What a lane needs, and what one read takes at most.
+// Bytes a lane needs, and the largest read.
 constexpr uint64_t kLogPieceBytes = uint64_t{2} << 20;
 
-// Where a record is expected, and what it must follow.
+// Where a record is expected, and which record it must follow.
 struct LogPosition {
   uint64_t sequence = 0;
   uint64_t offset = 0;
@@ -28,7 +28,7 @@ struct LogPosition {
   uint64_t secret = 0;  // of the segment
 };
 
-// What says that records up to `lsn` were flushed.
+// Evidence that records up to `lsn` were flushed.
 struct FlushProof {
   uint64_t lsn = 0;
   std::string witness;
@@ -37,7 +37,7 @@ struct FlushProof {
 struct LogChain {
   uint64_t first_sequence = 0;        // of the oldest segment
   std::vector<RecordHeader> records;  // oldest first; their bodies are not checked
-  LogPosition end;                    // behind the last of them
+  LogPosition end;                    // the end of the last of them
   FlushProof proof;
   uint32_t generation = 0;  // the newest of all pages
   uint64_t secret = 0;      // of the newest segment

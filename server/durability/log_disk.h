@@ -1,5 +1,5 @@
 // The disk side of a gradient log: puts pages into its files, flushes them, and reads payloads
-// back. It knows neither rounds nor what may be overwritten; GradientLog does. Comes from:
+// back. It knows neither rounds nor which bytes may be overwritten; GradientLog does. Comes from:
 // GradientLog. Goes to: LogFiles, LogWrites. Thread safety: as GradientLog. Every call may block on
 // the disk.
 #pragma once
@@ -39,7 +39,7 @@ class LogDisk {
 
   // Opening: zeros the page at `offset` of segment `sequence`, unless it is zero.
   absl::Status ClearPage(uint64_t sequence, uint64_t offset);
-  // Opening: writes what was read, so that the next flush has to save it.
+  // Opening: rewrites the ranges with their own bytes, so that the next flush has to save them.
   absl::Status WriteAgain(const std::vector<PageRange>& ranges, ReadLanes* lanes);
 
   // Begins to write a record at header.offset of its segment; returns the checksum of its header

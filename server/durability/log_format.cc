@@ -63,8 +63,8 @@ enum RecordField : size_t {
   kRecordNonfiniteValue = 124,
   kRecordSecret = 128,  // version 2
 };
-// What a payload's checksum is bound to: version 1, type, dtype, codec, job, server, epoch, round,
-// extent.
+// The fields that a payload's checksum is bound to: version 1, type, dtype, codec, job, server,
+// epoch, round, extent.
 constexpr size_t kIdentityBegin = kPageVersionAt;
 constexpr size_t kIdentityEnd = kRecordGeneration;
 

@@ -17,7 +17,7 @@
 namespace ballast::server {
 namespace {
 
-// A record of the chain: its header, and what it says.
+// A record of the chain: its header and its content.
 struct ChainedRecord {
   RecordHeader header;
   std::optional<PreparedRecord> prepared;
@@ -39,8 +39,7 @@ const char* NameOf(RecordType type) {
   return "?";
 }
 
-// Takes what was decoded, and returns its error if it was not; `round` and `epoch` are the
-// record's.
+// Keeps a decoded record, or returns the error of decoding; `round` and `epoch` are the record's.
 template <class Record>
 absl::Status Keep(absl::StatusOr<Record> decoded, std::optional<Record>* kept, uint64_t* round,
                   uint32_t* epoch) {
@@ -51,7 +50,7 @@ absl::Status Keep(absl::StatusOr<Record> decoded, std::optional<Record>* kept, u
   return absl::OkStatus();
 }
 
-// What the records of a chain say, and the state that follows from it.
+// Reads the records of a chain, and derives the log's state from them.
 class LogScanner {
  public:
   LogScanner(const LogFiles& files, const LogOptions& options, ReadLanes* lanes, LogChain chain)
@@ -72,10 +71,10 @@ class LogScanner {
   }
 
  private:
-  // What the records say.
+  // Content of the records.
 
   // Reads PREPARED, RATIOS and DECISION records, and the bodies of extents that may not have been
-  // flushed. The first body that is not whole ends the chain.
+  // flushed. The first damaged body ends the chain.
   absl::Status CheckBodies() {
     std::vector<size_t> wanted;
     for (size_t i = 0; i < chain_.size(); ++i) {
@@ -201,7 +200,7 @@ class LogScanner {
     return state;
   }
 
-  // Newest records first: of what was repeated, only the last is needed.
+  // Newest records first: of repeated records only the last is needed.
   void MarkNeeded(std::deque<LiveSegment>* live) const {
     std::set<RecordType> repeated;
     for (auto record = chain_.rbegin(); record != chain_.rend(); ++record) {
@@ -253,7 +252,7 @@ class LogScanner {
   const uint64_t secret_;
 
   std::vector<ChainedRecord> chain_;
-  LogPosition end_;  // behind the last record of the chain
+  LogPosition end_;  // the end of the chain's last record
 };
 
 }  // namespace

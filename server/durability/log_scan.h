@@ -1,6 +1,6 @@
 // Reads a gradient log after a restart: follows the chain of records, tells an unfinished tail from
 // damage, and says where appending continues. docs/formats/log.md explains the rules.
-// Cost: one page a record, the bodies of what was not flushed for sure, the rest of the last
+// Cost: one page a record, the bodies of records whose flush is unproven, the rest of the last
 // segment; segments and bodies are read by several threads at a time.
 // Comes from: GradientLog::Open. Goes to: GradientLog. Thread safety: pure but for reading; writes
 // nothing.
@@ -26,7 +26,7 @@ struct LiveSegment {
   uint64_t newest_round = 0;  // that needs a record in it (NeededBy); 0: none
 };
 
-// The newest round that needs a record: its own, and for a vote or decision the one behind it.
+// The newest round that needs a record: its own, and for a vote or decision the one after it.
 constexpr uint64_t NeededBy(const RecordHeader& header) {
   return header.type == RecordType::kExtent ? header.round : header.round + 1;
 }
@@ -45,8 +45,8 @@ struct LogState {
   uint64_t offset = 0;
   uint64_t next_lsn = 1;
   uint32_t last_crc = 0;  // of the last record header; 0 for none
-  // What was read whole, but of which nothing says that it was flushed: after a failed flush the
-  // kernel may give back bytes that the disk does not have, and no later flush writes them.
+  // Read whole, but without evidence of a flush: after a failed flush the kernel may give back
+  // bytes that the disk does not have, and no later flush writes them.
   std::vector<PageRange> unproven;
   uint32_t generation = 1;      // newer than that of everything in the files
   uint64_t segment_secret = 0;  // of the last of `live`

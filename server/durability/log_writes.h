@@ -19,7 +19,7 @@ namespace ballast::server {
 class LogWrites {
  public:
   static absl::StatusOr<std::unique_ptr<LogWrites>> Create();
-  // Waits for what is under way.
+  // Waits for all writes under way.
   ~LogWrites();
 
   // Two pages of the log's own for one record: its header, and the end of its payload. Free for the
@@ -43,7 +43,7 @@ class LogWrites {
   Pages Take();
 
   // Begins to write `parts`, the record whose `pages` these are, at `offset` of `file`. `owner`
-  // keeps the parts that are not `pages` alive, unchanged, until they are written.
+  // keeps the parts outside `pages` alive, unchanged, until they are written.
   void Begin(const Pages& pages, File* file, uint64_t offset, const std::vector<ConstBytes>& parts,
              std::shared_ptr<const void> owner);
 

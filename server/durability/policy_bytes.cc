@@ -9,7 +9,7 @@
 namespace ballast::server {
 namespace {
 
-// A version has the fields of the one before it, and more behind them.
+// Each version appends fields to those of the version before.
 constexpr uint32_t kPolicyVersion = kPolicyVersionScheduled;
 constexpr uint32_t kBytesOfVersion1 = 24;
 constexpr uint32_t kBytesOfVersion2 = kBytesOfVersion1 + 40;  // and the rates
@@ -21,7 +21,7 @@ uint32_t BytesOf(const PolicyState& policy) {
   return kBytesOfVersion2 + static_cast<uint32_t>(sizeof(uint32_t)) + kRatesBytes * groups;
 }
 
-// Whether a scaler can have left this behind.
+// Whether this can be the state of a scaler.
 bool IsPossible(const PolicyState& policy) {
   return policy.loss_scale > 0 && std::isfinite(policy.loss_scale) &&
          policy.scaler_iteration >= 0 && policy.last_overflow >= -1 &&

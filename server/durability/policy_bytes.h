@@ -21,8 +21,8 @@ absl::StatusOr<PolicyState> GetPolicy(ByteReader* in);
 void PutRates(const std::vector<GroupRates>& rates, ByteWriter* out);
 std::vector<GroupRates> GetRates(ByteReader* in);
 
-// A policy state of version 1 from its fields, without version and length; `bytes` ends behind any
-// of them. Fields that are not there get their defaults.
+// A policy state of version 1 from its fields, without version and length; `bytes` may end after
+// any of them; the fields left out get their defaults.
 PolicyState PolicyFromBytes(absl::string_view bytes);
 
 }  // namespace ballast::server

@@ -1,4 +1,4 @@
-// What a LAMB round adds to the gradient log between vote and decision, as bytes.
+// The record that a LAMB round adds to the gradient log between vote and decision, as bytes.
 // Comes from: GradientLog. Goes to: docs/formats/log.md, which shows it byte by byte.
 // Thread safety: pure functions over plain values.
 #pragma once
@@ -13,8 +13,8 @@
 
 namespace ballast::server {
 
-// All that the second pass and its replay need, and what this server measured in the first: for a
-// peer that was away between the passes.
+// All that the second pass and its replay need, and this server's measurements of the first, for a
+// peer absent between the passes.
 struct RatiosRecord {
   uint32_t epoch = 0;
   uint64_t round = 0;

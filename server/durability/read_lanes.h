@@ -23,8 +23,8 @@ class ReadLanes {
   static absl::StatusOr<ReadLanes> Create(int lanes, size_t scratch_bytes);
 
   // Calls body(i, scratch) for each i in [0, count) and returns when all calls have returned: the
-  // error of the lowest i that has one. Each i is begun after those below it; `scratch` is the
-  // body's until it returns.
+  // error of the lowest i, if any. Each i is begun after those below it; `scratch` is the body's
+  // until it returns.
   absl::Status ForEach(size_t count,
                        absl::FunctionRef<absl::Status(size_t i, const Arena& scratch)> body);
 

@@ -14,10 +14,10 @@ namespace {
 // Version 2 knows uploads of weights, version 3 those of state planes, and each is written for
 // them only: older programs then say so.
 constexpr uint32_t kDecisionVersion = 3;
-// Version 2 is version 1 with user states behind it, and is written only when there are some.
-// Version 3 is that of an upload of weights: version 2, whose user states may be none. Version 4 is
-// that of a state plane: version 3 with the plane and step counts behind it. Version 5 is that of a
-// vote with rates: version 2, whose user states may be none, with the rates behind it.
+// Version 2 is version 1 followed by user states, and is written only when there are some. Version
+// 3 is that of an upload of weights: version 2, whose user states may be none. Version 4 is that of
+// a state plane: version 3 followed by the plane and step counts. Version 5 is that of a vote with
+// rates: version 2, whose user states may be none, followed by the rates.
 constexpr uint32_t kPreparedVersion = 5;
 constexpr uint32_t kPreparedUpload = 3;
 constexpr uint32_t kPreparedPlane = 4;

@@ -1,5 +1,5 @@
-// What the gradient log holds beside gradients: a server's PREPARE and the decision, as bytes.
-// Comes from: GradientLog. Goes to: docs/formats/log.md, which shows them byte by byte.
+// The records of the gradient log other than gradients: a server's PREPARE and the decision, as
+// bytes. Comes from: GradientLog. Goes to: docs/formats/log.md, which shows them byte by byte.
 // Thread safety: pure functions over plain values.
 #pragma once
 
@@ -23,7 +23,8 @@ struct PreparedRecord {
   std::vector<bool> present;          // per tensor: some contributor has a gradient
   PolicyState policy;                 // before the round
   std::vector<uint64_t> tensor_step;  // per tensor, before the round
-  // At the home, by slot: what its script needs to continue after the round. None is empty.
+  // At the home, by slot: the state that a trainer's script needs to continue after the round. None
+  // is empty.
   std::map<uint32_t, std::string> user_state;
   UploadPlane upload = UploadPlane::kNone;
   std::optional<StepCounts> steps;  // after the round, where an upload of state sets them

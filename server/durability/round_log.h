@@ -1,10 +1,10 @@
-// RoundLog: what makes a round survive, as one interface for each of its users. RoundRecords: the
-// driver of the rounds writes every reduced extent, the PREPARE record and the decision before it
-// tells anybody. ImageStore: the checkpointer and the tier keep the rolling checkpoint that lets
-// the log forget. StateHolds: a snapshot reads what both hold for it. What "survives" means is the
-// job's level. Comes from: server/round. Goes to: nothing at level `none`; JobStorage at the other
-// levels. Thread safety: thread-compatible; used on the job's strand, but for what reads and lets
-// go held state. Completions may run on any thread.
+// RoundLog: durability of rounds, as one interface for each of its users. RoundRecords: the driver
+// of the rounds writes every reduced extent, the PREPARE record and the decision before it tells
+// anybody. ImageStore: the checkpointer and the tier keep the rolling checkpoint that lets the log
+// forget. StateHolds: a snapshot reads what both hold for it. What "survives" means is the job's
+// level. Comes from: server/round. Goes to: nothing at level `none`; JobStorage at the other
+// levels. Thread safety: thread-compatible; used on the job's strand, except for the calls that
+// read or release held state. Completions may run on any thread.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,7 @@ struct ReducedExtent {
   std::shared_ptr<const void> owner;
 };
 
-// What StateHolds::Hold keeps: of each extent a version of its state, in an image. With the rounds
+// The state that StateHolds::Hold keeps: of each extent one version, in an image. With the rounds
 // since the oldest of them, which are kept too, every extent can be brought to any later version.
 struct HeldState {
   std::map<uint32_t, uint64_t> versions;  // by extent
@@ -49,13 +49,14 @@ class RoundRecords {
   // Writes the PREPARE record and flushes everything appended so far; `done` runs once it survives.
   // A failed status is fatal for the log: the round must not be voted for.
   virtual void Prepare(PreparedRecord record, Done done) = 0;
-  // Writes LAMB's ratios of a round that is prepared and flushes as Prepare does. A failed status
-  // is fatal for the log: the step must not begin.
+  // Writes LAMB's ratios of a prepared round and flushes as Prepare does. A failed status is fatal
+  // for the log: the step must not begin.
   virtual void AppendRatios(RatiosRecord record, Done done) = 0;
   // A change of epoch, in two calls. First: the rounds below `start_round` are over; `done` runs
-  // once everything appended so far survives, and what a restart needs of them stands at the end.
+  // once everything appended so far survives, and the records of them that a restart needs stand at
+  // the end.
   virtual void EndEpoch(uint64_t start_round, Done done) = 0;
-  // Then, once the new epoch survives: what older ones began of rounds from start_round on will
+  // Then, once the new epoch survives: records of older epochs for rounds from start_round on will
   // never be asked for.
   virtual void BeginEpoch(uint32_t epoch, uint64_t start_round) = 0;
   // Newest round whose contributions survive.
@@ -79,9 +80,9 @@ class ImageStore {
   virtual ImageIo* image_io() { return nullptr; }
 };
 
-// What stands in the images and the rounds since, kept as it is for a snapshot. Rounds never wait
-// for it: when the log needs the room, all of it is let go, and the calls below return ABORTED.
-// These defaults hold nothing (level `none`): UNIMPLEMENTED.
+// The images and the rounds since, kept unchanged for a snapshot. Rounds never wait for it: when
+// the log needs the room, all of it is let go, and the calls below return ABORTED. These defaults
+// hold nothing (level `none`): UNIMPLEMENTED.
 class StateHolds {
  public:
   using HeldRounds = std::map<uint64_t, LoggedRound>;
@@ -90,16 +91,16 @@ class StateHolds {
   // Begins to hold; `done` runs on the log's executor. One at a time; it ends with LetAllGo.
   // Errors: ALREADY_EXISTS: something is held; NOT_FOUND: an extent has no version yet.
   virtual void Hold(std::function<void(absl::StatusOr<HeldState>)> done) { done(NothingHeld()); }
-  // Lets one extent go, or all that are left. Any thread.
+  // Lets one extent go, or all the rest. Any thread.
   virtual void LetGo(uint32_t) {}
   virtual void LetAllGo() {}
-  // What the log knows of the rounds from the oldest held version, or of `until` - 1, to that;
-  // their decisions were appended. `done` runs on the log's executor. Errors: ABORTED.
+  // The log's records of the rounds from the oldest held version, or from `until` - 1, to those
+  // below `until`, which have decisions. `done` runs on the log's executor. Errors: ABORTED.
   virtual void ReadRounds(uint64_t, std::function<void(absl::StatusOr<HeldRounds>)> done) {
     done(NothingHeld());
   }
-  // Reads the version of an extent that is held, `to` as in ImageFile::Read; and a gradient of one
-  // of ReadRounds', `to` as in GradientLog::ReadExtent. Block on the disk; any thread. Errors:
+  // Reads the held version of an extent, `to` as in ImageFile::Read; and a gradient of one of
+  // ReadRounds', `to` as in GradientLog::ReadExtent. Block on the disk; any thread. Errors:
   // ABORTED; DATA_LOSS as there.
   virtual absl::Status ReadHeld(uint32_t, uint64_t, void*) { return NothingHeld(); }
   virtual absl::Status ReadHeld(const LoggedExtent&, void*) { return NothingHeld(); }

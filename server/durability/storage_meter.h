@@ -1,9 +1,8 @@
-// StorageMeter: what a job's files tell its server's metrics: how long appends and flushes of the
-// log take, what is not flushed, what room is left, images written and read, bytes that are
-// damaged. MeasuredLog and MeasuredImages stand in front of a job's log and images, and are these
-// otherwise. Comes from: JobStorage::Measure. Goes to: ServerMetrics, JobMetrics. Thread safety:
-// StorageMeter is thread-safe, an observation is a few atomic additions; the others as what they
-// stand in front of.
+// StorageMeter: the metrics of a job's files: how long appends and flushes of the log take,
+// unflushed bytes, room left, images written and read, damaged bytes. MeasuredLog and
+// MeasuredImages wrap a job's log and images and behave like them. Comes from: JobStorage::Measure.
+// Goes to: ServerMetrics, JobMetrics. Thread safety: StorageMeter is thread-safe, an observation is
+// a few atomic additions; the others as the objects they wrap.
 #pragma once
 
 #include <chrono>
@@ -22,9 +21,8 @@ namespace ballast::server {
 
 class StorageMeter {
  public:
-  // Of job `run`. Flushes of a log that is not `flushed` to the disk take no time, and are not
-  // observed: a server's histogram is of those that rounds wait for. `clock` and `metrics` outlive
-  // this.
+  // Of job `run`. Flushes of a log not `flushed` to the disk take no time, and are not observed: a
+  // server's histogram is of those that rounds wait for. `clock` and `metrics` outlive this.
   StorageMeter(const Clock* clock, ServerMetrics* metrics, const QualifiedName& run, bool flushed);
 
   std::chrono::nanoseconds Now() const { return clock_->Now(); }

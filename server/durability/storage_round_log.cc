@@ -1,7 +1,7 @@
 // StorageRoundLog: the RoundLog of JobStorage::MakeRoundLog. Two executors, one for the log and one
 // for the images, so that a checkpoint never stands in front of a vote.
 // Comes from: JobStorage. Goes to: GradientLog, ImageFile. Thread safety: as RoundLog; mu_ guards
-// the log's queue and what is held.
+// the log's queue and the holds.
 #include <algorithm>
 #include <atomic>
 #include <deque>
