@@ -32,7 +32,7 @@ struct AioHandleOptions {
   int parallelism = 1;                       // intra_op_parallelism: parts of one operation
 };
 
-// Operations that have ended.
+// Finished operations.
 struct AioEnded {
   std::vector<uint64_t> numbers;
   std::vector<std::shared_ptr<void>> owners;  // of their memory
@@ -47,31 +47,31 @@ class AioHandle {
   static absl::StatusOr<std::unique_ptr<AioHandle>> Create(
       const AioHandleOptions& options, FileSystem* files = PosixFileSystem(),
       const IoBackendMaker& make_backend = MakeLibaioBackend);
-  // Waits for what has begun.
+  // Waits for all operations begun.
   ~AioHandle();
   AioHandle(const AioHandle&) = delete;
   AioHandle& operator=(const AioHandle&) = delete;
 
   // Begins an operation; returns its number, 1 for the first one. Any offset, length and alignment
-  // will do. The memory stays valid, and what is written unchanged, until Wait has returned true
-  // for the number. `owner` of the memory: the handle keeps it until Take has returned the number,
-  // or to its own end. A write keeps what else is in the file, and makes one, for this user alone,
-  // where there is none; nothing is flushed. validate: reads the range again and compares. Errors,
-  // after which nothing has begun: those of FileSystem::Open; OUT_OF_RANGE when a read passes the
-  // end of the file.
+  // works. The memory stays valid, and for a write unchanged, until Wait has returned true for the
+  // number. `owner` of the memory: the handle keeps it until Take has returned the number, or to
+  // its own end. A write keeps all other bytes of the file; a missing file is created, for this
+  // user alone. Nothing is flushed. validate: reads the range again and compares. Errors, after
+  // which nothing has begun: those of FileSystem::Open; OUT_OF_RANGE when a read passes the end of
+  // the file.
   absl::StatusOr<uint64_t> StartRead(const TransferRange& range, bool validate,
                                      std::shared_ptr<void> owner = nullptr);
   absl::StatusOr<uint64_t> StartWrite(const TransferRange& range, bool validate,
                                       std::shared_ptr<void> owner = nullptr);
 
-  // The number of the last operation that has begun; 0 for none.
+  // The number of the operation begun last; 0 for none.
   uint64_t last() const;
 
   // Waits until all operations up to number `last` have ended; false when `timeout` passes first.
-  // It takes nothing: a caller that is interrupted between Wait and Take loses nothing.
+  // It takes nothing, so a caller interrupted between Wait and Take loses nothing.
   bool Wait(uint64_t last, std::chrono::nanoseconds timeout);
-  // Returns all operations that have ended since an earlier Take returned them. Their status is one
-  // of file.h's, or OUT_OF_RANGE when a file became shorter.
+  // Returns all operations ended since the earlier Take. Their status is one of file.h's, or
+  // OUT_OF_RANGE when a file became shorter.
   AioEnded Take();
 
   // Whether an operation that Take has not returned reads or writes one of the `bytes` at `memory`.
@@ -103,7 +103,7 @@ class AioHandle {
   CondVar ended_changed_;
   uint64_t last_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<uint64_t, Operation> operations_ ABSL_GUARDED_BY(mu_);  // not taken yet, by number
-  std::set<uint64_t> open_ ABSL_GUARDED_BY(mu_);                   // those that have not ended
+  std::set<uint64_t> open_ ABSL_GUARDED_BY(mu_);                   // not ended yet
   AioEnded ended_ ABSL_GUARDED_BY(mu_);                            // not taken yet; without owners
   ThreadExecutor threads_;  // Last: it uses all of the above.
 };

@@ -1,5 +1,4 @@
-// Staging: a few chunks of aligned memory through which bytes pass that are not aligned as direct
-// I/O wants them.
+// Staging: a few chunks of aligned memory for bytes without the alignment that direct I/O needs.
 // Comes from: transfer.h. Goes to: common/io/arena.h. Thread safety: thread-safe.
 #pragma once
 
@@ -19,7 +18,7 @@ class Staging {
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
-  // A chunk for the caller alone until Give; waits until one is there. RESOURCE_EXHAUSTED when the
+  // A chunk for the caller alone until Give; waits until one is free. RESOURCE_EXHAUSTED when the
   // system refuses the memory.
   absl::StatusOr<char*> Take();
   void Give(char* chunk);

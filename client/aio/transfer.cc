@@ -24,7 +24,7 @@ constexpr size_t kCompareBytes = size_t{1} << 20;
 
 bool OnPage(const void* memory) { return reinterpret_cast<uintptr_t>(memory) % kPageBytes == 0; }
 
-// What this user may still write on the file system; everything where it does not say.
+// Bytes that this user may still write on the file system; no limit where it reports none.
 uint64_t FreeBytes(int descriptor) {
   struct statvfs about {};
   if (fstatvfs(descriptor, &about) != 0 || about.f_blocks == 0) {
@@ -72,7 +72,7 @@ absl::Status Transfer::Reserve() const {
   if (range_.offset + range_.bytes <= bytes) return absl::OkStatus();
   const std::string what =
       absl::StrCat("reserve ", range_.bytes, " bytes at offset ", range_.offset, " of");
-  // A reservation that fails half-way keeps what it got. So one that cannot succeed is not tried.
+  // A reservation that fails half-way keeps its blocks. So a hopeless one is not tried.
   const uint64_t fresh = range_.offset + range_.bytes - std::max(range_.offset, bytes);
   if (fresh > FreeBytes(descriptor)) return FileError(ENOSPC, what, range_.path);
   int result = 0;

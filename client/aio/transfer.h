@@ -1,6 +1,6 @@
 // Transfer: one read or write between memory and a range of a file, cut into parts that several
 // threads begin. Whole pages of the file go past the page cache through an IoEngine; when the
-// memory is not on a page, through Staging. What is left at both ends, less than a page each, goes
+// memory is not on a page, through Staging. The rest at both ends, less than a page each, goes
 // through the page cache, which Linux keeps coherent with direct I/O of other pages. A file without
 // direct I/O is read and written by the calling threads.
 // Comes from: aio_handle.h. Goes to: common/io. Thread safety: RunPart may run on several threads
@@ -42,9 +42,9 @@ class Transfer : public std::enable_shared_from_this<Transfer> {
   Transfer(IoKind kind, TransferRange range, std::unique_ptr<File> file, int parts, Ended ended);
   ~Transfer();
 
-  // Reserves what a write adds to the file, so that a full disk is found before the first byte and
-  // blocks behind the old end can be written side by side. RESOURCE_EXHAUSTED when there is no
-  // room; the file is then as it was, unless others took the room meanwhile. OK where the file
+  // Reserves the bytes that a write adds to the file, so that a full disk is found before the first
+  // byte and blocks after the old end can be written in parallel. RESOURCE_EXHAUSTED when there is
+  // no room; the file is then as it was, unless others took the room meanwhile. OK where the file
   // system cannot reserve.
   absl::Status Reserve() const;
 
@@ -87,7 +87,7 @@ class Transfer : public std::enable_shared_from_this<Transfer> {
   const std::unique_ptr<File> file_;
   const int parts_;
   const Ended ended_;
-  Piece middle_;  // what the parts share; the rest of the range is at most two edges
+  Piece middle_;  // shared by the parts; the rest of the range is at most two edges
   std::atomic<uint64_t> open_;
   Mutex mu_;
   absl::Status status_ ABSL_GUARDED_BY(mu_);  // the first error

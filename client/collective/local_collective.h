@@ -1,4 +1,4 @@
-// A collective of threads in one process: what the seam means, without a transport.
+// A collective of threads in one process: the reference for the seam, without a transport.
 // Comes from: tests. Goes to: the ranks' memory, on the host.
 // Sums are formed in the order of the ranks, in fp32, and rounded to the dtype after each addition.
 // Thread safety: a LocalGroup is thread-safe; a rank's Collective is for one thread, but Abort.
@@ -28,7 +28,7 @@ class LocalGroup : public std::enable_shared_from_this<LocalGroup> {
 
   struct Call {
     std::string where;      // for errors
-    std::string signature;  // what is called, with its size: equal on all ranks
+    std::string signature;  // call and size: equal on all ranks
     const void* from;
     // Forms the caller's result from what all ranks gave. Under the group's lock.
     std::function<void(const std::vector<const void*>&)> form;

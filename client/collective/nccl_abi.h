@@ -1,4 +1,4 @@
-// What we call of NCCL: its functions, numbers and structs as nccl.h declares them, so that no
+// The part of NCCL in use: its functions, numbers and structs as nccl.h declares them, so that no
 // header of NCCL is needed.
 // Comes from: libnccl.so.2, which NcclLibrary opens. Goes to: NcclComms, NcclCollective, and the
 // tests' fake NCCL. Types of CUDA are pointers. Thread safety: none; a group of calls belongs to
@@ -35,9 +35,9 @@ inline constexpr int kBfloat16 = 9;
 inline constexpr int kSum = 0;
 
 // Versions are 10000 * major + 100 * minor + patch since 2.9.
-// From 2.22 on, communicators that are aborted within a group are all marked before the first is
-// freed. Before, each abort frees at once, which blocks while a kernel of another communicator of
-// the process hangs (decision 045). Calls that do not block are older: 2.14.
+// From 2.22 on, communicators aborted within a group are all marked before the first is freed. In
+// older ones each abort frees at once, which blocks while a kernel of another communicator of the
+// process hangs (decision 045). Calls that do not block are older: 2.14.
 inline constexpr int kLeastVersion = 22200;
 
 // ncclConfig_t as of 2.14. A newer NCCL reads `size` bytes of it and takes its defaults for what

@@ -1,7 +1,7 @@
 // The collective over NCCL, on memory of a GPU or, with the tests' fake NCCL, of the host.
 // Comes from: a communicator of one epoch of a job. Goes to: the stream of the framework, on which
-// NCCL's work runs, so what is on that stream before a call is seen by it, and what comes later
-// sees its result. The host looks at the work and at a clock, and never waits inside NCCL.
+// NCCL's work runs, so a call sees the work queued there before it, and later work sees its result.
+// The host looks at the work and at a clock, and never waits inside NCCL.
 // Sums are formed in NCCL's order, which differs from the servers' for more than two ranks.
 // Tested with a fake NCCL; with NCCL and one rank by the GPU kit (docs/gpu.md).
 // Thread safety: as Collective.

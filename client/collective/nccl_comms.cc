@@ -60,8 +60,8 @@ void NcclComms::Abort(const std::vector<std::shared_ptr<NcclComm>>& comms,
   }
   if (taken.empty()) return;
   const nccl::Functions& nccl = library_->functions();
-  // Within a group an abort marks; what it frees, it frees at the end of the group. Errors of a
-  // communicator that is given up change nothing.
+  // Within a group an abort only marks; memory is freed at the end of the group. Errors of an
+  // abandoned communicator change nothing.
   nccl.group_start();
   for (const nccl::Comm comm : taken) nccl.comm_abort(comm);
   nccl.group_end();

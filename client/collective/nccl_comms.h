@@ -1,7 +1,7 @@
 // All communicators of a process, so that they can be aborted together.
 // Comes from: NcclCollective, one communicator each. Goes to: NCCL. An abort frees memory of CUDA,
-// which waits for kernels of the other communicators, which wait for ranks that are gone: so all
-// are marked aborted before the first is freed (decision 045). A communicator always ends by
+// which waits for kernels of the other communicators, which wait for lost ranks: so all are marked
+// aborted before the first is freed (decision 045). A communicator always ends by
 // abort: no call is under way then, and nothing waits for another rank.
 // Thread safety: thread-safe. No lock is held while NCCL frees.
 #pragma once
@@ -45,8 +45,8 @@ class NcclComms {
   // its async error. Error: what NCCL answers at once.
   absl::StatusOr<std::shared_ptr<NcclComm>> Begin(const nccl::UniqueId& id, int rank, int world);
 
-  // Aborts all communicators of the process; `why` is what calls on them answer from now on.
-  // Returns when NCCL has freed them.
+  // Aborts all communicators of the process; from now on calls on them return `why`. Returns when
+  // NCCL has freed them.
   void AbortAll(const absl::Status& why);
   // Ends one without work under way.
   void End(const std::shared_ptr<NcclComm>& comm);

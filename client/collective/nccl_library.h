@@ -18,11 +18,11 @@ class NcclLibrary {
   // The library of that name that this process has loaded already, as torch does; else the one that
   // the loader finds. It stays in the process. Logs path and version.
   // FAILED_PRECONDITION: there is none, it is older than nccl::kLeastVersion, or it lacks a
-  // function; the text has what was found, what is needed, and the next step.
+  // function; the text has the version or path found, the requirement, and the next step.
   static absl::StatusOr<std::shared_ptr<const NcclLibrary>> Open(
       const std::string& name = "libnccl.so.2");
 
-  // As Open, for functions that are in the process; `path` names them in errors.
+  // As Open, for functions of this process; `path` names them in errors.
   static absl::StatusOr<std::shared_ptr<const NcclLibrary>> Over(const nccl::Functions& functions,
                                                                  const std::string& path);
 
@@ -33,9 +33,9 @@ class NcclLibrary {
   // An id for one communicator, never used twice. INTERNAL: what NCCL says.
   absl::StatusOr<nccl::UniqueId> NewId() const;
 
-  // The error of a call that has answered `result`. UNAVAILABLE: another rank or the network
-  // failed; the text has what NCCL says, without the call. FAILED_PRECONDITION: NCCL refuses how it
-  // is used, as with two ranks on one GPU. INTERNAL: any other.
+  // The error of a call that returned `result`. UNAVAILABLE: another rank or the network failed;
+  // the text is NCCL's own, without the call. FAILED_PRECONDITION: NCCL refuses how it is used, as
+  // with two ranks on one GPU. INTERNAL: any other.
   absl::Status ErrorOf(const std::string& call, int result) const;
 
  private:

@@ -17,7 +17,7 @@ std::string VersionText(int version) {
   return absl::StrCat(version / 1000, ".", version % 1000 / 10);
 }
 
-// What the host's driver is for, found without the CUDA part.
+// The CUDA version that the host's driver supports, found without the CUDA part.
 std::string DriverFound() {
   using VersionFn = int (*)(int*);
   void* const driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
@@ -29,7 +29,7 @@ std::string DriverFound() {
   return absl::StrCat("an NVIDIA driver for CUDA ", VersionText(version));
 }
 
-// Behind what is wrong with the shared object.
+// Text after the fault of the shared object.
 std::string OtherBuild() {
   return absl::StrCat("; found: ", DriverFound(), "; needed: a CUDA part with interface ",
                       cuda::kAbiVersion, " and a driver for CUDA ", VersionText(kRuntimeNeeded),

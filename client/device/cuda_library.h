@@ -1,6 +1,6 @@
-// The CUDA part of the client, a shared object that is opened only when a tensor on a GPU appears.
-// Comes from: the path of libballast_cuda.so. Goes to: CudaDevice. The package runs without CUDA;
-// this room has no type of CUDA, and cuda_abi.h is all that it knows of the shared object.
+// The CUDA part of the client, a shared object, opened only when a tensor on a GPU appears. Comes
+// from: the path of libballast_cuda.so. Goes to: CudaDevice. The package runs without CUDA; this
+// room has no type of CUDA, and knows the shared object by cuda_abi.h alone.
 // Thread safety: a library does not change after Open.
 #pragma once
 
@@ -23,7 +23,7 @@ class CudaLibrary {
   // FAILED_PRECONDITION: the loader refuses it, it is another library or from another build.
   static absl::StatusOr<std::shared_ptr<const CudaLibrary>> Open(const std::string& path);
 
-  // For tables that are in the process already. Same errors.
+  // For tables already in the process. Same errors.
   static absl::StatusOr<std::shared_ptr<const CudaLibrary>> Over(const cuda::Table* table,
                                                                  const std::string& name);
 

@@ -1,4 +1,4 @@
-// The device seam: what the client asks of the place where a trainer's tensors live. No type of
+// The device seam: the client's interface to the place where a trainer's tensors live. No type of
 // CUDA passes it.
 // Comes from: pipeline.cc. Goes to: HostDevice, CudaDevice, the tests' hostile device.
 // The rules are CUDA's. Work on one stream runs in order, work on two streams in any order. An
@@ -38,11 +38,11 @@ struct Packing {
   DType tensor_dtype;  // of the pieces
   DType packed_dtype;
   void* packed;        // device memory, as many elements as all pieces have
-  float scale = 1.0f;  // Pack only: what elements are multiplied by; at 1 they are only cast
+  float scale = 1.0f;  // Pack only: multiplies the elements; at 1 they are only cast
 };
 
-// A run of elements in tiles, the last of which may be short; what server/reduce measures of a
-// tile, with the same bits, besides the place of the first element that is not finite.
+// A run of elements in tiles, the last of which may be short; measures a tile as server/reduce
+// does, with the same bits, and also finds the first non-finite element.
 struct Measurement {
   const void* data;  // device memory of the caller
   size_t count;      // elements

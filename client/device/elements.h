@@ -1,5 +1,5 @@
-// What a kernel does to one element: widen, round, scale, square, test. Plain inline functions, so
-// that a .cu file can loop over the same source as the host and get the same bits.
+// A kernel's operations on one element: widen, round, scale, square, test. Plain inline functions,
+// so that a .cu file can loop over the same source as the host and get the same bits.
 // Comes from: pack.cc today. Goes to: packed gradients, unpacked weights, norms.
 // Every operation is rounded once to fp32; NaN becomes the canonical quiet one when it is rounded
 // to 16 bits or scaled. The sum of squares is that of server/reduce: 64 lanes with fma, folded in
@@ -122,7 +122,7 @@ BALLAST_HOST_DEVICE float Sumsq(const typename G::T* x, size_t count) {
   return FoldLanes(lanes);
 }
 
-// What is measured of one tile of elements.
+// Measurements of one tile of elements.
 struct TileFacts {
   float sumsq;
   uint32_t nonfinite;  // Inf and NaN elements

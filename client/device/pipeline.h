@@ -22,13 +22,13 @@ struct PipelineConfig {
 class Pipeline {
  public:
   // Takes all memory, streams and events that the pipeline ever needs; `device` outlives it.
-  // INVALID_ARGUMENT when the configuration is out of bounds; else what the device answers.
+  // INVALID_ARGUMENT when the configuration is out of bounds; else the device's error.
   static absl::StatusOr<std::unique_ptr<Pipeline>> Create(Device* device,
                                                           const PipelineConfig& config);
 
-  // Cuts the memory of all buffers into fewer ones of `buffer_bytes`, and takes none anew. No
-  // buffer is taken. Waits for what was queued. INVALID_ARGUMENT, which changes nothing:
-  // `buffer_bytes` is no multiple of 64, less than before, or more than all the memory.
+  // Cuts the memory of all buffers into fewer ones of `buffer_bytes`, without new memory. No buffer
+  // may be in use. Waits for queued work. INVALID_ARGUMENT, which changes nothing: `buffer_bytes`
+  // is no multiple of 64, less than before, or more than all the memory.
   absl::Status Recut(size_t buffer_bytes);
 
   // Begins to bring gradients into a buffer, and returns its number. `ready` is recorded on the
@@ -38,7 +38,7 @@ class Pipeline {
   // under way.
   absl::StatusOr<size_t> Push(Event ready, Packing packing);
 
-  // Waits until the buffer's gradients are there. The bytes are the caller's until Release.
+  // Waits until the buffer's gradients have arrived. The bytes are the caller's until Release.
   absl::StatusOr<std::span<const std::byte>> Pushed(size_t buffer);
 
   // Gives a buffer of Push back, read or not.

@@ -1,4 +1,4 @@
-// What one thread of a kernel does, as functors for two compilers: nvcc loops over them on the
+// The work of one thread of a kernel, as functors for two compilers: nvcc loops over them on the
 // device (kernels.cu), g++ in tests on the host.
 // Comes from: kernels.cu, and the tests' stand-in for the CUDA runtime. Goes to: device memory.
 // Each element is read once and written once. No float is added out of order: the sum of squares
@@ -85,7 +85,7 @@ struct UnpackChunk {
   }
 };
 
-// What a tile's lanes share.
+// Memory shared by a tile's lanes.
 struct TileLanes {
   float sumsq[kNormLanes];
   uint32_t nonfinite[kNormLanes];
