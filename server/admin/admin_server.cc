@@ -56,7 +56,7 @@ absl::StatusOr<std::string> CheckedAddress(const AdminOptions& options) {
 constexpr std::chrono::seconds kUserTimeout(10);
 // How long a thread that sends sleeps at most before it looks whether the port closes.
 constexpr std::chrono::milliseconds kLookUp(50);
-// Of what a client still sends when it has its answer, as much is read before it is hung up on.
+// Bytes read from a client that still sends after its answer, before the connection is closed.
 constexpr size_t kLeftoverBytesMax = 65536;
 
 // A request is handed on when it is whole, or too long to be one.
@@ -73,7 +73,7 @@ server::FirstBytes JudgeRequest(absl::string_view bytes) {
   return {whole || full ? Opening::kGood : Opening::kMore, ConnectionRefusal::kGarbage};
 }
 
-// What has arrived, as far as a head may reach.
+// The bytes that have arrived, as far as a head may reach.
 std::string ReadHead(int fd) {
   std::string head(kRequestHeadBytesMax, '\0');
   const ssize_t got = recv(fd, head.data(), head.size(), MSG_DONTWAIT);
@@ -81,7 +81,7 @@ std::string ReadHead(int fd) {
   return head;
 }
 
-// Ends the connection so that what was sent arrives: unread bytes would take it away.
+// Ends the connection so that the answer arrives: with bytes unread, the kernel would discard it.
 void Close(int fd) {
   shutdown(fd, SHUT_WR);
   std::array<char, 4096> rest;

@@ -4,9 +4,9 @@
 //                                           Accept has text/html, else text; ?format=json, =text
 //   /configz  the effective configuration, text or ?format=json
 // Read-only. With a token, all pages but the probes and the list of pages ask for it.
-// An accept loop in front takes connections in, and hands on those whose request is whole: one that
-// is never finished takes a descriptor, for a moment, and no thread. What is small and at hand,
-// probes above all, is answered by the loop's thread, so that no other request delays it.
+// An accept loop in front accepts connections, and hands on those with a whole request: an
+// unfinished request takes a descriptor, for a moment, and no thread. Small pages at hand, probes
+// above all, are answered by the loop's thread, so that no other request delays them.
 // Comes from: ballastd, which supplies the contents. Goes to: server/net; HTTP clients.
 // Thread safety: all methods may be called from any thread; callbacks run on the HTTP server's own
 // threads, several at a time.
@@ -95,7 +95,7 @@ class AdminServer {
         scraper_(pages_.metrics == nullptr ? nullptr : std::make_unique<Scraper>(pages_.metrics)) {}
   // On the loop's thread, with a connection whose request is whole, or too long.
   void Serve(int fd);
-  // What needs no page with contents; nothing for the rest.
+  // The answer to a request that needs no page with contents; nothing for the rest.
   std::optional<Reply> AnswerAtOnce(const std::optional<HttpRequest>& request) const;
   // Whether the request may see its path.
   bool Permits(const HttpRequest& request) const;

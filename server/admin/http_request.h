@@ -1,4 +1,4 @@
-// The head of a request of HTTP/1: as much of it as pages that are only read need.
+// The head of a request of HTTP/1: as much of it as read-only pages need.
 // Comes from: a connection of the admin port. Goes to: AdminServer. Thread safety: pure functions.
 // Source: RFC 9112, sections 2 to 5.
 #pragma once
@@ -14,7 +14,7 @@ namespace ballast {
 // No head of a request is longer.
 inline constexpr size_t kRequestHeadBytesMax = 16384;
 
-// The line that is empty, after which the head ends.
+// The empty line that ends the head.
 inline constexpr absl::string_view kRequestHeadEnd = "\r\n\r\n";
 
 struct HttpRequest {

@@ -19,7 +19,7 @@ class Scraper {
   // `registry` outlives it.
   explicit Scraper(const MetricRegistry* registry) : registry_(registry) {}
 
-  // A page that is begun after this call. The calls that come while a page is made get the next
+  // A page begun after this call. The calls that come while a page is made get the next
   // one together, so each waits for two pages at most. No call is under way when the Scraper ends.
   std::shared_ptr<const std::string> Page();
   // How many calls of Page wait for theirs.

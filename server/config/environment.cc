@@ -24,9 +24,9 @@ constexpr absl::string_view kTestPrefix = "BALLAST_TEST_";
 // Longer words are no misspelling, and the distance costs their length.
 constexpr size_t kMaxVariableBytes = 64;
 
-// The one variable that ballastd reads besides its fields.
+// The one variable that ballastd reads in addition to its fields.
 constexpr absl::string_view kTimeScale = "BALLAST_TIME_SCALE";
-// What trainers, ballast-run, ballastctl, benchmarks and fault tests read or set;
+// Variables that trainers, ballast-run, ballastctl, benchmarks and fault tests read or set;
 // tests/server/main/main_test.py holds it against the sources of the clients.
 std::vector<std::string> ClientVariables() {
   return {"BALLAST_ADMIN",
@@ -63,7 +63,7 @@ bool IsKnown(absl::string_view name) {
   return name == kTimeScale || std::find(clients.begin(), clients.end(), name) != clients.end();
 }
 
-// "7000_TCP", "7000_TCP_ADDR": what stands behind "_PORT_" in a service link.
+// "7000_TCP", "7000_TCP_ADDR": the part after "_PORT_" in a service link.
 bool IsPortDetail(absl::string_view text) {
   const size_t digits =
       std::find_if_not(text.begin(), text.end(), absl::ascii_isdigit) - text.begin();
@@ -75,7 +75,7 @@ bool IsPortDetail(absl::string_view text) {
   return text == "_TCP" || text == "_UDP" || text == "_SCTP";
 }
 
-// What Kubernetes, and Docker's links, put into every container beside a service whose name begins
+// Variables that Kubernetes and Docker's links set in containers for each service whose name begins
 // with "ballast": BALLAST_SERVICE_HOST, BALLAST_LOG_PORT=tcp://..., BALLAST_PORT_7000_TCP_ADDR.
 bool IsServiceLink(absl::string_view name, absl::string_view value) {
   if (absl::EndsWith(name, "_SERVICE_HOST") || absl::EndsWith(name, "_SERVICE_PORT") ||
@@ -117,7 +117,7 @@ const FieldDescriptor* SectionOf(absl::string_view name) {
   return nullptr;
 }
 
-// The variable of the first field that is called so in any section, or "".
+// The variable of the first field of that name in any section, or "".
 std::string WithSection(absl::string_view name) {
   const std::string field = absl::AsciiStrToLower(absl::StripPrefix(name, kPrefix));
   for (const Leaf& leaf : Leaves()) {

@@ -1,4 +1,4 @@
-// The environment of a process, and what a BALLAST_* variable is that sets no field of the
+// The environment of a process, and the kind of a BALLAST_* variable that sets no field of the
 // configuration: a client's, a service link of Kubernetes or Docker, a misspelt field, or an
 // unknown one.
 // Comes from: the process; load. Goes to: ballastd, ballastctl; the names of fields.
@@ -22,15 +22,15 @@ struct VariableVerdict {
     kMisspelt,  // meant for ballastd, as far as one can tell: an error
   };
   Kind kind = Kind::kForeign;
-  std::string message;  // what to say behind "NAME: "; empty for kForeign
+  std::string message;  // text after "NAME: "; empty for kForeign
 };
 
-// Judges a variable that is none of Leaves(). Misspelt is a name
+// Judges a variable outside Leaves(). Misspelt is a name
 //   - under the prefix of a section (BALLAST_LISTEN_*) that the section does not have,
 //   - within a third of its length of a field, or of BALLAST_TIME_SCALE,
 //   - that is a field of several words without its section (BALLAST_DRAM_BUDGET).
-// `value` tells a service link (BALLAST_LISTEN_PORT=tcp://10.0.0.1:7000) from a port that
-// was meant as a setting.
+// `value` tells a service link (BALLAST_LISTEN_PORT=tcp://10.0.0.1:7000) from a port meant as a
+// setting.
 VariableVerdict JudgeVariable(absl::string_view name, absl::string_view value);
 
 }  // namespace ballast::config

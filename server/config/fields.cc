@@ -138,7 +138,7 @@ absl::Status CheckString(const std::string& value, const FieldDescriptor* field)
   if (!IsPlainText(value) || value.find_first_of("\n\r\t") != std::string::npos) {
     return absl::InvalidArgumentError("must be UTF-8 text on one line, without control characters");
   }
-  // Also what an unterminated quote at the end of a file leaves: the parser lets it pass.
+  // Also the value of an unterminated quote at the end of a file: the parser accepts it.
   if (absl::StripAsciiWhitespace(value).size() != value.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat(Quoted(value), " begins or ends with a blank; remove it"));

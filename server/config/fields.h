@@ -1,4 +1,4 @@
-// What the schema (server.proto and the rules on its fields) says about one field: names, texts of
+// The schema's content (server.proto and the rules on its fields) for one field: names, texts of
 // values, bounds. All knowledge about single fields lives here; load, validate, print and
 // reference only walk.
 // Comes from: load, validate, print, reference. Goes to: the descriptors of Ballast::proto.
@@ -49,7 +49,7 @@ std::string JoinPath(absl::string_view path, absl::string_view name);
 
 // Reads `text` into the scalar `field` of `message`, and checks the field's rule. `quoted` says
 // that a YAML file had quotes around it: then it is no number and no bool. INVALID_ARGUMENT with a
-// message that fits behind "path: "; the message is then unchanged.
+// message to follow "path: "; the message is then unchanged.
 absl::Status SetScalar(absl::string_view text, bool quoted, const FieldDescriptor* field,
                        Message* message);
 

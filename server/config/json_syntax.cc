@@ -107,7 +107,7 @@ class Scanner {
     return at_ < text_.size() ? Skip() : Fail(begin, "a text without its closing quote");
   }
 
-  // What follows a backslash.
+  // The rest of an escape, after the backslash.
   bool Escape() {
     if (Next() != 'u') {
       return Next() != '\0' && absl::StrContains("\"\\/bfnrt", Next())

@@ -1,5 +1,5 @@
-// Whether a text is JSON as RFC 8259 has it. YAML, by which it is read then, takes more: commas
-// before a bracket, comments, words without quotes. A file that is called .json must be readable by
+// Whether a text is JSON as RFC 8259 has it. The YAML parser that then reads it accepts more:
+// commas before a bracket, comments, words without quotes. A .json file must be readable by
 // everybody else's parser, too.
 // Comes from: load (text of *.json files). Goes to: error lists.
 // Thread safety: pure functions. Cost: one pass.

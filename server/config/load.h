@@ -31,7 +31,7 @@ struct LoadedConfig {
   // Path -> "default", "server.yaml:12:5", "BALLAST_LISTEN_ADDRESS" or "--listen". Holds every path
   // of Leaves() and, for lists, also "cluster.peers[0].id".
   std::map<std::string, std::string> origins;
-  // "NAME: what is odd about it" of variables that set nothing, for the log.
+  // "NAME: the oddity" of variables that set nothing, for the log.
   std::vector<std::string> warnings;
 };
 

@@ -1,6 +1,6 @@
-// The quota file: what tenants may use of a server, as strict YAML like the configuration.
+// The quota file: limits on tenants' use of a server, as strict YAML like the configuration.
 //
-//   default: {jobs: 4, dram: 64GiB}      # of tenants without a row; what a row leaves out
+//   default: {jobs: 4, dram: 64GiB}      # of tenants without a row, and missing fields
 //   tenants:
 //     acme: {jobs: 16, disk: unlimited}
 //

@@ -77,7 +77,7 @@ class Checker {
     }
   }
 
-  // Parses an address; `port_needed` refuses port 0. Adds what is wrong.
+  // Parses an address; `port_needed` refuses port 0. Adds its faults to the list.
   absl::StatusOr<HostPort> CheckAddress(const std::string& path, const std::string& text,
                                         bool port_needed) {
     absl::StatusOr<HostPort> address = ParseHostPort(text);
@@ -197,8 +197,8 @@ class Checker {
     }
   }
 
-  // What one trainer pushes without a pause must fit, or each of its rounds breaks; so must the
-  // largest message, or it never becomes whole. BudgetsOf keeps the same for the default.
+  // One trainer's push without a pause must fit, or each of its rounds breaks; so must the largest
+  // message, or it never becomes whole. BudgetsOf keeps the same for the default.
   void CheckRpcMemory() {
     const int64_t memory = config_.limits().max_rpc_memory_bytes();
     if (memory == 0) return;

@@ -1,5 +1,5 @@
-// Rules that span fields of the configuration: what a file cannot say by types and bounds alone.
-// Comes from: load, tests, server main (peers file). Goes to: fields, address.
+// Rules that span fields of the configuration: constraints beyond types and bounds. Comes from:
+// load, tests, server main (peers file). Goes to: fields, address.
 // Thread safety: pure functions.
 #pragma once
 
@@ -14,14 +14,14 @@ namespace ballast::config {
 using v1::Peer;
 using v1::ServerConfig;
 
-// One broken rule: the field to change, "timing.lease", and what is wrong, with the next step.
+// One broken rule: the field to change, "timing.lease", and the fault, with the next step.
 struct Violation {
   std::string path;
   std::string message;
 };
 
-// Every broken rule of `config`, bounds of single fields included, in schema order. Fields that
-// are not set count with their defaults.
+// Every broken rule of `config`, bounds of single fields included, in schema order. Unset fields
+// count with their defaults.
 std::vector<Violation> FindViolations(const ServerConfig& config);
 
 // FindViolations as a status: INVALID_ARGUMENT with one "path: message" per line.

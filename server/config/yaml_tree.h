@@ -1,9 +1,8 @@
-// Reads the part of YAML that configuration needs (and so all of JSON) into a small tree that
-// knows lines and columns. Refused: anchors, aliases, tags, duplicate keys, several documents,
-// deep nesting, text that is not UTF-8. Scalars stay text; the schema says what they mean, so
-// `no` and `1e3` have no type of their own here.
-// Comes from: load (text of files and variables). Goes to: fields.
-// Thread safety: pure functions.
+// Reads the part of YAML that configuration needs (and so all of JSON) into a small tree that knows
+// lines and columns. Refused: anchors, aliases, tags, duplicate keys, several documents, deep
+// nesting, text other than UTF-8. Scalars stay text; the schema says what they mean, so `no` and
+// `1e3` have no type of their own here. Comes from: load (text of files and variables). Goes to:
+// fields. Thread safety: pure functions.
 #pragma once
 
 #include <string>

@@ -38,7 +38,7 @@ void AddState(ExportFile* file, const JobSpec& spec, uint32_t tensor, bool maste
   }
 }
 
-// First tensors of the shards, and the number of tensors behind them.
+// First tensors of the shards, and the number of tensors after them.
 std::vector<uint32_t> Cut(const JobSpec& spec, uint32_t shards) {
   const std::vector<LayoutTensor> tensors = LayoutTensors(spec.tensors);
   uint64_t total = 0;
@@ -102,7 +102,7 @@ absl::StatusOr<std::vector<ExportShard>> PlanExport(const JobSpec& spec, const E
       }
       if (options.state) AddState(&shard.state, spec, t, dtype != SafeDType::kF32);
     }
-    // Behind the others, which lie on whole pages if their sizes are.
+    // After the others, which lie on whole pages if their sizes are.
     for (uint32_t t = cuts[s]; t < cuts[s + 1] && options.state; ++t) {
       Add(&shard.state, spec.tensors[t], {t, ExportKind::kStep}, kStepPrefix, SafeDType::kI64);
     }

@@ -1,6 +1,6 @@
-// What the files of an export are called and what each of them holds. Tensors are never cut: each
-// server of the cluster writes a shard of whole tensors, in the job's order, of about as many bytes
-// as the others'. docs/formats/export.md.
+// Names and contents of an export's files. Tensors are never cut: each server of the cluster writes
+// a shard of whole tensors, in the job's order, of about as many bytes as the others'.
+// docs/formats/export.md.
 // Comes from: ExportDesk. Goes to: ExportWriter, Exports (indexes). Thread safety: pure functions.
 #pragma once
 
@@ -16,20 +16,19 @@
 
 namespace ballast::server {
 
-// Metadata of every file: the first round of a job made from it, and the snapshot that was
-// exported.
+// Metadata of every file: the first round of a job made from it, and the exported snapshot.
 inline constexpr absl::string_view kRoundKey = "ballast.round";
 inline constexpr absl::string_view kSnapshotKey = "ballast.snapshot";
-// Beside the weights, in an export's directory: its optimizer state.
+// Next to the weights in an export's directory: its optimizer state.
 inline constexpr absl::string_view kStateDirectory = "optimizer";
-// What a tensor of the optimizer state is called: one of these, or the name of a state array and a
-// dot, and the parameter's name.
+// Name of a tensor of the optimizer state: one of these, or the name of a state array and a dot,
+// and the parameter's name.
 inline constexpr absl::string_view kMasterPrefix = "master.";
 inline constexpr absl::string_view kStepPrefix = "step.";
 // The prefix of state array `array` of the job; 0 is the master weight.
 std::string ArrayPrefix(const JobSpec& spec, uint32_t array);
 
-// What an export is of.
+// The subject of an export.
 struct ExportOrigin {
   uint64_t snapshot = 0;  // its id
   uint64_t round = 0;
@@ -49,7 +48,7 @@ struct ExportOptions {
   bool torch_optimizer = false;
 };
 
-// What a tensor of a file is made of.
+// The parts of a tensor in a file.
 enum class ExportKind : uint8_t { kWeight, kArray, kStep };
 
 struct ExportTensor {
@@ -82,14 +81,14 @@ struct ExportShard {
   std::vector<UniversalFolder> universal;  // of each tensor, in place of the above, in kUniversal
 };
 
-// A small file of an export, which the home writes when all of the above are there.
+// A small file of an export, which the home writes when all of the above exist.
 struct LastFile {
   std::string path;  // below the export's directory
   std::string content;
 };
 
 // Shards, none of them empty: at most options.shards. Tied names are metadata of the
-// weights, as model hubs have them; one that is called as other metadata is left out.
+// weights, as model hubs have them; one with the name of other metadata is left out.
 // INVALID_ARGUMENT BAD_SPEC: a name or a shape that safetensors files, or folders, cannot hold;
 // UNIMPLEMENTED UNSUPPORTED: an optimizer that DeepSpeed has not.
 absl::StatusOr<std::vector<ExportShard>> PlanExport(const JobSpec& spec, const ExportOrigin& origin,

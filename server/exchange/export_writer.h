@@ -32,7 +32,7 @@ struct ExportSource {
   std::function<void(uint64_t bytes)> progress;
 };
 
-// Writes the files of `shard` below `directory`, which is there. They take their names when all of
+// Writes the files of `shard` below the existing `directory`. They take their names when all of
 // their bytes survive; after an error none of them is left half. Errors: those of `read`, of
 // `go_on` and of SafetensorsWriter; RESOURCE_EXHAUSTED.
 absl::Status WriteExport(FileSystem* fs, const std::string& directory, const ExportShard& shard,

@@ -65,7 +65,7 @@ uint64_t BytesOf(const std::vector<LastFile>& files) {
   return bytes;
 }
 
-// Of a file, or of the files in a directory; 0 if neither is there.
+// Of a file, or of the files in a directory; 0 if neither exists.
 absl::StatusOr<uint64_t> BytesAt(FileSystem* fs, const std::string& path, int depth = 0) {
   if (depth > kDepthMax) return absl::InternalError(absl::StrCat(path, " is too deep a folder"));
   uint64_t bytes = 0;
@@ -201,7 +201,7 @@ absl::Status Exports::CommitUniversal(const std::string& name, const UniversalMo
   return RemoveMark(directory);
 }
 
-// While the mark is there, a restart removes all of it.
+// While the mark exists, a restart removes all of it.
 absl::Status Exports::RemoveMark(const std::string& directory) {
   BALLAST_RETURN_IF_ERROR(fs_->Remove(absl::StrCat(directory, "/", kExporting)));
   BALLAST_RETURN_IF_ERROR(fs_->SyncDirectory(directory));
@@ -209,7 +209,7 @@ absl::Status Exports::RemoveMark(const std::string& directory) {
   return absl::OkStatus();
 }
 
-// A server that has not heard of it yet may still write files there: the name is free at once.
+// Another server may not know yet and still write files there: the name is free at once.
 absl::Status Exports::Remove(const std::string& name) {
   const std::string gone = UnmarkedPath(root_, name, owner_);
   BALLAST_RETURN_IF_ERROR(fs_->RemoveAll(gone));

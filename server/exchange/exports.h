@@ -47,13 +47,13 @@ class Exports {
   // Of an export; the name was checked.
   std::string Directory(const std::string& name) const { return root_ + "/" + name; }
 
-  // After a start, for all tenants: removes what this server was writing when it ended. Errors as
-  // FileSystem's.
+  // After a start, for all tenants: removes the unfinished files that this server was writing when
+  // it ended. Errors as FileSystem's.
   absl::Status Clear();
-  // Whether an export could have the name. INVALID_ARGUMENT BAD_ARGUMENT for one that is none;
+  // Whether an export could have the name. INVALID_ARGUMENT BAD_ARGUMENT for an invalid one;
   // ALREADY_EXISTS NAME_IN_USE.
   absl::Status CheckNew(const std::string& name) const;
-  // Whether `bytes` of an export fit beside the `snapshot_bytes` that are first written below
+  // Whether `bytes` of an export fit in addition to the `snapshot_bytes` written first, below
   // `snapshot_root`. Makes both directories. RESOURCE_EXHAUSTED OVER_BUDGET with all numbers.
   absl::Status CheckRoom(uint64_t bytes, uint64_t snapshot_bytes,
                          const std::string& snapshot_root) const;
@@ -64,12 +64,12 @@ class Exports {
   static absl::StatusOr<uint64_t> LastBytes(const std::vector<ExportShard>& shards,
                                             const SnapshotManifest& manifest);
   static uint64_t LastBytes(const UniversalMoment& moment);
-  // All files are there: writes the indexes, then what job it is of.
+  // Once all files exist: writes the indexes, then the job's description.
   absl::Status Commit(const std::string& name, const std::vector<ExportShard>& shards,
                       const SnapshotManifest& manifest);
-  // The folders of all parameters are there: writes the rest of a universal checkpoint.
+  // Once the folders of all parameters exist: writes the rest of a universal checkpoint.
   absl::Status CommitUniversal(const std::string& name, const UniversalMoment& moment);
-  // Removes an export that was given up.
+  // Removes an abandoned export.
   absl::Status Remove(const std::string& name);
   // Whether anything is there of the export, also if its removal was broken off, or cannot be
   // looked at; and how many bytes. Errors as FileSystem's.

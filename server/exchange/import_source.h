@@ -1,4 +1,4 @@
-// ImportSource: what an export holds, as the states of a job's extents. Its files are not
+// ImportSource: the contents of an export, as the states of a job's extents. Its files are not
 // trusted: everything is checked before memory is taken for it.
 // Comes from: ImportDesk. Goes to: SafetensorsReader, the images of a new job.
 // Thread safety: immutable after Open; ReadExtent may be called from any thread.
@@ -29,11 +29,11 @@ absl::StatusOr<SnapshotManifest> ReadJobFile(FileSystem* fs, const std::string& 
 
 class ImportSource {
  public:
-  // Opens the files below `directory` and compares them with the job's tensors and with what
-  // kJobFile says it is of; files that do not say that are taken. `fs` outlives the result; `isa`:
-  // of the kernels that widen weights. Errors name file and tensor: INVALID_ARGUMENT BAD_ARGUMENT:
-  // a tensor is missing, is there twice, or has another shape or a dtype that is none of its kind;
-  // a file is of another export, or a link to nothing; what SafetensorsReader::Open says.
+  // Opens the files below `directory` and compares them with the job's tensors and with the job
+  // that kJobFile names; files without one are accepted. `fs` outlives the result; `isa`: of the
+  // kernels that widen weights. Errors name file and tensor: INVALID_ARGUMENT BAD_ARGUMENT: a
+  // tensor is missing, occurs twice, or has another shape or a dtype not of its kind; a file is of
+  // another export, or a link to nothing; errors of SafetensorsReader::Open.
   static absl::StatusOr<std::unique_ptr<ImportSource>> Open(
       FileSystem* fs, const std::string& directory, const JobSpec& spec, const Layout& layout,
       const ExportOrigin& origin, simd::Isa isa);

@@ -28,7 +28,7 @@ void Append64(uint64_t value, std::string* to) { AppendLittleEndian(value, to); 
 
 bool IsLarge(uint64_t bytes) { return bytes >= kIn64; }
 
-// From the version that is needed to the sizes: what a local header and the directory share.
+// From the needed version to the sizes: the fields that a local header and the directory share.
 void AppendCommon(uint64_t bytes, uint32_t crc, std::string* to) {
   Append16(IsLarge(bytes) ? k64Version : kPlainVersion, to);
   Append16(kUtf8, to);
@@ -49,10 +49,10 @@ std::string SizesField(uint64_t bytes) {
   return field;
 }
 
-// Ends of an archive whose directory begins behind 4 GiB.
+// Ends of an archive whose directory begins after 4 GiB.
 void AppendLargeEnds(uint64_t entries, uint64_t bytes, uint64_t offset, std::string* to) {
   Append32(0x06064b50, to);
-  Append64(44, to);  // of what follows in this end
+  Append64(44, to);  // of the rest of this end
   Append16(k64Version, to);
   Append16(k64Version, to);
   Append64(0, to);  // disks

@@ -31,7 +31,7 @@ class StoredZip {
 
   // CRC32 of the last entry's bytes, as zlib has it.
   void SetLastCrc(uint32_t crc) { last_.crc = crc; }
-  // What stands before the last entry's bytes, and behind them.
+  // The bytes before the last entry's and after them.
   std::string Head() const;
   std::string Tail() const;
 

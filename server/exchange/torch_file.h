@@ -1,5 +1,5 @@
 // Files that torch.load(weights_only=True) reads, written without torch: a zip archive of stored
-// entries with a pickle, and the bytes of each tensor beside it.
+// entries: a pickle, and the bytes of each tensor.
 //
 //   archive/data.pkl     the values; a tensor names its record
 //   archive/byteorder    "little"
@@ -70,7 +70,7 @@ class TorchTensorFile {
   const std::string path_;
   StoredZip zip_;
   const uint64_t elements_;
-  std::atomic<uint64_t> left_;  // elements that were not written
+  std::atomic<uint64_t> left_;  // elements not written
   Mutex mu_;
   std::vector<Piece> pieces_ ABSL_GUARDED_BY(mu_);
 };

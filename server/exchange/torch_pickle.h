@@ -1,8 +1,8 @@
 // TorchPickle: writes the pickles of torch.save()'s files: numbers, texts, lists of fields and
 // tensors, with the few names that torch.load(weights_only=True) takes.
 // Comes from: TorchFile, UniversalFiles. Goes to: bytes. Protocol 2, no memo: each value stands
-// where it is used. Source: Python's pickletools for the opcodes; torch/serialization.py for what a
-// tensor looks like.
+// where it is used. Source: Python's pickletools for the opcodes; torch/serialization.py for the
+// form of a tensor.
 // Thread safety: thread-compatible.
 #pragma once
 

@@ -20,7 +20,7 @@ namespace {
 
 constexpr size_t kFolderBytesMax = 255;  // what file systems take
 constexpr char kStepFile[] = "step.pt";
-constexpr int kFolderLanes = 4;  // folders that are made at a time: each waits for the disk
+constexpr int kFolderLanes = 4;  // folders made at a time: each waits for the disk
 
 std::string TagOf(uint64_t round) { return absl::StrCat("global_step", round - 1); }
 
@@ -108,7 +108,7 @@ void PutGroups(uint32_t groups, TorchPickle* pickle) {
   pickle->EndList();
 }
 
-// zero/optimizer_state.pt: stages 1 and 2 read the top, stage 3 what is below.
+// zero/optimizer_state.pt: stages 1 and 2 read the top, stage 3 the part below.
 std::string OptimizerBytes(const UniversalMoment& moment) {
   const uint32_t groups = moment.spec.group_count;
   TorchPickle pickle;
@@ -354,7 +354,7 @@ absl::Status WriteUniversalRest(FileSystem* fs, const std::string& directory,
       fs->MakeDirectory(absl::StrCat(directory, "/", TagOf(moment.round), "/zero")));
   const std::vector<LastFile> files = UniversalRest(moment);
   for (const LastFile& file : files) {
-    // The folders survive before a file says that they are there.
+    // The folders are durable before a file names them.
     if (&file == &files.back()) BALLAST_RETURN_IF_ERROR(fs->SyncDirectory(directory));
     BALLAST_RETURN_IF_ERROR(ReplaceFile(fs, absl::StrCat(directory, "/", file.path), file.content));
   }

@@ -1,7 +1,7 @@
 // DeepSpeed's universal checkpoints, as DeepSpeed 0.19.8 loads them on any number of ranks:
 //
 //   <export>/latest_universal                                  text: TAG
-//   <export>/TAG/zero/<name>/fp32.pt, exp_avg.pt, ..., step.pt  what one parameter has
+//   <export>/TAG/zero/<name>/fp32.pt, exp_avg.pt, ..., step.pt  one parameter's state
 //   <export>/TAG/zero/optimizer_state.pt                        groups, and their steps
 //   <export>/TAG/*mp_rank_00_model_states.pt                    shapes, counters, the schedule
 //
@@ -32,14 +32,14 @@ absl::Status PlanUniversal(const JobSpec& spec, uint64_t round, bool torch_optim
 uint64_t UniversalBytes(const ExportShard& shard);
 
 // Whether all tensors of a group have taken the same number of steps, as DeepSpeed has it.
-// UNIMPLEMENTED UNSUPPORTED, with two tensors that have not.
+// UNIMPLEMENTED UNSUPPORTED, naming two tensors that differ.
 absl::Status CheckUniversalSteps(const JobSpec& spec, const std::vector<uint64_t>& tensor_step);
 
 // Writes the folders of a shard; they survive power loss at the return. Errors as WriteExport.
 absl::Status WriteUniversal(FileSystem* fs, const std::string& directory, const ExportShard& shard,
                             const ExportSource& source);
 
-// What the checkpoint says beside the parameters.
+// Contents of the checkpoint other than the parameters.
 struct UniversalMoment {
   const JobSpec& spec;
   uint64_t round = 0;  // the first one of a job made from it

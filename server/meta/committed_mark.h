@@ -1,8 +1,8 @@
-// The newest revision that a store has promised, in a small file beside the store's own files.
-// RocksDB's recovery stops at the first damaged record of its log and drops what follows, because
-// it cannot tell a torn tail from a damaged middle. The mark can: it is written after each commit,
-// so a store that comes back with an older revision has lost something. The write is not synced:
-// after power loss the mark may be old or gone, never ahead of the store.
+// The newest revision that a store has promised, in a small file next to the store's own files.
+// RocksDB's recovery stops at the first damaged record of its log and drops the rest, because it
+// cannot tell a torn tail from a damaged middle. The mark can: it is written after each commit, so
+// a store that comes back with an older revision has lost something. The write is not synced: after
+// power loss the mark may be old or gone, never ahead of the store.
 // Layout: magic "BLMC" | crc32c u32 of the rest | revision u64, little-endian, 16 bytes.
 // Comes from: rocksdb_store. Goes to: POSIX. Thread safety: thread-compatible.
 #pragma once

@@ -29,8 +29,8 @@ std::string JobEpochsPrefix(uint64_t job);
 std::string JobEpochKey(uint64_t job, uint64_t epoch);
 std::string ServerKey(uint32_t server);
 
-// The number behind the last '/' of a key of this module: of a server, or of an epoch.
-// INVALID_ARGUMENT, naming the key, when that is no decimal number below 2^64.
+// The number after the last '/' of a key of this module: of a server, or of an epoch.
+// INVALID_ARGUMENT, naming the key, for anything but a decimal number below 2^64.
 absl::StatusOr<uint64_t> NumberOfKey(absl::string_view key);
 
 }  // namespace ballast::server

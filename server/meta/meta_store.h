@@ -1,6 +1,6 @@
 // MetaStore: the small records that a cluster must not lose (jobs, plans, epochs, devices) as a
 // revisioned key-value store with compare-and-write transactions. Bulk bytes never go
-// here. The semantics are a part of etcd's, so that an etcd back-end can stand behind the same
+// here. The semantics are a part of etcd's, so that an etcd back-end can implement the same
 // interface; its leases and watches would become further methods here (Lease, Watch).
 // Comes from: server/cluster, recovery. Goes to: rocksdb_store.h, memory_store.h.
 // Thread safety: all methods may be called from any thread at the same time.
@@ -18,8 +18,8 @@
 
 namespace ballast::server {
 
-// What every back-end accepts. A key is 1 to kMetaKeyBytesMax printable ASCII characters without
-// blanks, as components that are not empty, with '/' between them. A value is any bytes.
+// The checks of every back-end. A key is 1 to kMetaKeyBytesMax printable ASCII characters without
+// blanks, as non-empty components with '/' between them. A value is any bytes.
 inline constexpr size_t kMetaKeyBytesMax = 512;
 inline constexpr size_t kMetaValueBytesMax = size_t{16} << 20;
 // Of one transaction: compares, puts and deletes together; bytes of all values in it.

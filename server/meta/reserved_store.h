@@ -1,6 +1,6 @@
-// A metadata store that finds room on a full disk: a file beside it holds some, which is given back
-// to the file system before a transaction when little else is free, and taken again when there is
-// room. So a change of epoch does not fail because other files have filled the disk.
+// A metadata store that finds room on a full disk: a file next to it holds some, which is given
+// back to the file system before a transaction when little else is free, and taken again when there
+// is room. So a change of epoch does not fail because other files have filled the disk.
 // Comes from: the server's start. Goes to: another MetaStore, common/io files.
 // Thread safety: DiskReserve's methods may be called from any thread; the store as MetaStore.
 #pragma once
@@ -16,10 +16,10 @@
 
 namespace ballast::server {
 
-// The file. What it cannot do is logged; it never fails.
+// The file. Its errors are logged; it never fails.
 class DiskReserve {
  public:
-  // `path` lies in a directory that is there, on the store's disk. `fs` outlives the reserve.
+  // `path` lies in an existing directory on the store's disk. `fs` outlives the reserve.
   DiskReserve(FileSystem* fs, std::string path, uint64_t bytes)
       : fs_(fs), path_(std::move(path)), bytes_(bytes) {}
 

@@ -44,10 +44,10 @@ class Errors {
   absl::Status Unavailable(absl::string_view what) const {
     return absl::UnavailableError(absl::StrCat("metadata store ", directory_, ": ", what));
   }
-  // An error of RocksDB; `doing` is what was tried.
+  // An error of RocksDB; `doing` names the attempt.
   absl::Status Of(absl::string_view doing, const rocksdb::Status& status) const {
     const std::string what = absl::StrCat(doing, ": ", status.ToString());
-    // A file that RocksDB's own records name and that is not there is as lost as a damaged one.
+    // A missing file that RocksDB's own records name is as lost as a damaged one.
     if (status.IsCorruption() || status.IsPathNotFound()) return Lost(what);
     if (status.IsInvalidArgument() || status.IsNotSupported()) {
       return absl::FailedPreconditionError(absl::StrCat(
@@ -83,15 +83,15 @@ rocksdb::Options StoreOptions(rocksdb::Env* env) {
   options.file_checksum_gen_factory = rocksdb::GetFileChecksumGenCrc32cFactory();
   options.listeners.push_back(KeepTableSums());
   options.write_buffer_size = size_t{1} << 20;
-  // Space ahead of the files' ends would be that of the reserve (reserved_store.h), and of a disk
-  // that is full.
+  // Space allocated past the files' ends would use up the reserve (reserved_store.h) on a full
+  // disk.
   options.allow_fallocate = false;
   options.manifest_preallocation_size = 0;
   options.compression = rocksdb::kNoCompression;
   options.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
   options.paranoid_checks = true;
   options.paranoid_file_checks = true;
-  // After a failed write only opening anew tells what is on the disk.
+  // After a failed write only opening anew tells which bytes are on the disk.
   options.max_bgerror_resume_count = 0;
   options.max_log_file_size = size_t{1} << 20;
   options.keep_log_file_num = 4;
@@ -153,7 +153,7 @@ absl::StatusOr<MetaPage> RocksDbMetaStore::List(const MetaListRequest& request) 
   BALLAST_RETURN_IF_ERROR(CheckMetaList(request));
   MetaPageBuilder page(request);
   const std::unique_ptr<rocksdb::Iterator> next(db_->NewIterator(rocksdb::ReadOptions()));
-  // The lowest byte of a key is '!'; what stands before it is the store's own.
+  // The lowest byte of a key is '!'; keys before it are the store's own.
   next->Seek(ToSlice(std::max({std::string("!"), request.prefix, request.after})));
   if (next->Valid() && ToView(next->key()) == request.after) next->Next();
   const auto in_list = [&] {
@@ -248,7 +248,7 @@ class Opener {
   // Makes `path` and its parents; their entries survive power loss.
   absl::Status MakeDirectory(const std::filesystem::path& path);
   absl::Status LockError(const rocksdb::Status& status) const;
-  // Looks at what is there while no other store can have it open.
+  // Checks the files while no other store can have them open.
   absl::Status CheckLocked();
   absl::Status CheckRemains();
   absl::Status CheckExisting();

@@ -38,7 +38,8 @@ inline constexpr char kMetaRevisionKey[] = "\1revision";
 //                        nothing is created over the remains
 //   FAILED_PRECONDITION  written by another release, or by another program
 // The destructor closes the store and frees the directory. After a failed write the store answers
-// every Txn with UNAVAILABLE until it is opened anew: what the failed one left behind is unknown.
+// every Txn with UNAVAILABLE until it is opened anew: the failed one may have reached the disk or
+// not.
 absl::StatusOr<std::unique_ptr<MetaStore>> OpenRocksDbMetaStore(
     const RocksDbMetaStoreOptions& options);
 

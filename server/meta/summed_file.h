@@ -25,7 +25,7 @@ std::string EncodeSummed(absl::string_view magic, T number) {
   return bytes + covered;
 }
 
-// The number in the file at `path`; nullopt when there is none that is whole.
+// The number in the file at `path`; nullopt when there is no whole one.
 template <typename T>
 std::optional<T> ReadSummed(absl::string_view magic, const std::string& path) {
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);

@@ -14,7 +14,7 @@ constexpr std::chrono::seconds kSweepEvery(1);
 constexpr std::chrono::milliseconds kSweepSoonest(50);
 // How long the port rests when no descriptor is left, not even the one in reserve.
 constexpr std::chrono::milliseconds kRest(100);
-// Connections that are taken before the loop looks at those that have spoken.
+// Connections accepted before the loop looks at those with bytes to read.
 constexpr int kAcceptsAtOnce = 64;
 
 AcceptOptions WithJudge(AcceptOptions options) {
@@ -25,7 +25,7 @@ AcceptOptions WithJudge(AcceptOptions options) {
   return options;
 }
 
-// For tests: a listener of gRPC that is dead.
+// For tests: a dead listener of gRPC.
 absl::Status ListenerLives() {
   BALLAST_FAILPOINT_RETURN("net.accept");
   return absl::OkStatus();

@@ -34,7 +34,7 @@ namespace ballast::server {
 struct AcceptOptions {
   ConnectionLimits limits;
   bool tls = false;
-  // What the first bytes of a connection are, of the first `judged_bytes`; null: those of gRPC
+  // Judges the first bytes of a connection, at most `judged_bytes`; null: as those of gRPC
   // (JudgeFirstBytes).
   std::function<FirstBytes(absl::string_view bytes)> judge;
   size_t judged_bytes = kFirstBytesMax;
@@ -43,7 +43,7 @@ struct AcceptOptions {
   // How long a connection may take to say its first bytes.
   std::chrono::nanoseconds first_bytes = std::chrono::seconds(5);
   // A connection whose descriptor is not below this one is closed: the rest is for files. The
-  // kernel gives the lowest that is free.
+  // kernel gives the lowest free one.
   int descriptor_end = 1 << 30;
 };
 
@@ -60,9 +60,9 @@ class AcceptLoop {
   AcceptLoop& operator=(const AcceptLoop&) = delete;
 
   void Start();
-  // Any thread: the connection of this descriptor and identity is cut by what it sent.
+  // Any thread: the connection of this descriptor and identity is cut because of its bytes.
   void Cut(int fd, uint64_t identity, ConnectionRefusal why);
-  // Accepts nothing any more and closes what has not spoken yet; what was served stays open.
+  // Accepts nothing any more and closes silent connections; those handed to gRPC stay open.
   // Shuts the executor down. Idempotent.
   void Stop();
 
@@ -84,15 +84,15 @@ class AcceptLoop {
   void Run();
   void AcceptSome();
   void Take(const Incoming& incoming);
-  // As ConnectionGate::Admit, after another look at what is open when there are too many.
+  // As ConnectionGate::Admit, after another look at the open connections when there are too many.
   std::optional<ConnectionRefusal> Admit(const std::string& address);
   // Serves or closes the connection by its first bytes, or leaves it.
   void Look(int fd);
   void CloseUnserved(Connections::iterator connection, ConnectionRefusal refusal);
   void Forget(Connections::iterator connection);
-  // Counts what was cut, and has its address wait.
+  // Counts a cut connection, and has its address wait.
   void PunishCut();
-  // Forgets what gRPC has closed, and closes what has been silent for too long.
+  // Forgets connections that gRPC closed, and closes those silent for too long.
   void Sweep();
   std::chrono::nanoseconds UntilNext() const;
 

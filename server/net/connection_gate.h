@@ -13,13 +13,13 @@
 
 namespace ballast::server {
 
-// Why a connection was closed: before gRPC saw it, or, the last three, by what it sent
+// Why a connection was closed: before gRPC saw it, or, the last three, because of its bytes
 // (FrameGuard).
 enum class ConnectionRefusal {
   kFull,         // as many are open as there may be
   kAddress,      // as many are open from its address as there may be
   kRate,         // its address opens them too fast
-  kDescriptors,  // the descriptors that are left belong to files
+  kDescriptors,  // the remaining descriptors belong to files
   kSilent,       // it said nothing in time
   kLeft,         // it hung up before it said anything whole
   kHttp1,        // it speaks HTTP/1
@@ -50,14 +50,14 @@ class ConnectionGate {
   std::optional<ConnectionRefusal> Admit(const std::string& address, std::chrono::nanoseconds now);
   // A connection from `address` that was admitted is closed.
   void Release(const std::string& address);
-  // A connection from `address` was cut by what it sent: the address opens no other for a second,
-  // or up to five when more are cut.
+  // A connection from `address` was cut because of its bytes: the address opens no other for a
+  // second, or up to five when more are cut.
   void Punish(const std::string& address, std::chrono::nanoseconds now);
-  // Drops what is known of addresses without connections that have not come for a second,
-  // and open as many again as ever.
+  // Forgets addresses without a connection, now or in the last second; these may open as many again
+  // as at first.
   void Forget(std::chrono::nanoseconds now);
 
-  // Connections that are open, and addresses that are known.
+  // Open connections and known addresses.
   size_t open() const { return open_; }
   size_t addresses() const { return addresses_.size(); }
 

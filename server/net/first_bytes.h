@@ -1,4 +1,4 @@
-// What the first bytes of a connection are: a client's preface of HTTP/2, or something that no port
+// Judges the first bytes of a connection: a client's preface of HTTP/2, or something that no port
 // of ours answers.
 // Comes from: AcceptLoop. Goes to: nothing. Thread safety: pure functions.
 // Source: RFC 9113, section 3.4; RFC 8446, section 5.1.

@@ -44,7 +44,7 @@ void FrameGuard::OnHead(std::chrono::nanoseconds now) {
   const uint8_t type = head_[3];
   const bool ends = (head_[4] & kEndHeaders) != 0;
   switch (type) {
-    // Both come with the bytes of frames, as many as there are; gRPC bounds what it keeps of them.
+    // Both grow with the bytes of frames; gRPC bounds its buffers for them.
     case kData:
     case kWindowUpdate:
       break;

@@ -1,7 +1,7 @@
 // FrameGuard: reads along with the frames that one client sends, before gRPC has them, and says
-// when they are more than gRPC 1.51 bounds: headers without an end (CVE-2023-33953), streams that
-// are opened and reset again and again (CVE-2023-44487), frames that only want an answer. It reads
-// nine bytes of each frame, and keeps none.
+// when they are more than gRPC 1.51 bounds: headers without an end (CVE-2023-33953), streams opened
+// and reset again and again (CVE-2023-44487), frames that only want an answer. It reads nine bytes
+// of each frame, and keeps none.
 // Comes from: ReadGuards. Goes to: nothing. Thread safety: thread-compatible; times come in.
 // Source: RFC 9113, sections 3.4, 4.1 and 6.
 #pragma once
@@ -18,12 +18,11 @@
 namespace ballast::server {
 
 struct FrameLimits {
-  // What a server with these settings lets a client do, and more: `metadata_bytes` is what gRPC
-  // refuses decoded headers above, `streams` how many a connection may have open.
+  // Bounds above the traffic that a server with these settings allows: `metadata_bytes` is gRPC's
+  // limit for decoded headers, `streams` the most that a connection may have open.
   static FrameLimits Of(size_t metadata_bytes, size_t streams);
 
-  // Bytes of one block of headers, with the heads of its frames; what a client of ours sends has
-  // less than 1 KiB.
+  // Bytes of one block of headers, with the heads of its frames; our clients send less than 1 KiB.
   size_t header_block_bytes = 64 << 10;
   // Streams that a client may reset at once, and in each second. One that gives a call up resets
   // its stream.
@@ -57,7 +56,7 @@ class FrameGuard {
   size_t skip_ = 24;  // of the preface, then of the payload of a frame
   std::array<uint8_t, kHeadBytes> head_{};
   size_t head_bytes_ = 0;
-  size_t block_bytes_ = 0;  // of the headers that have not ended
+  size_t block_bytes_ = 0;  // of unfinished headers
   std::optional<ConnectionRefusal> fault_;
 };
 

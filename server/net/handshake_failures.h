@@ -26,7 +26,7 @@ enum class HandshakeCause {
   kExpired,           // that of the client, or its authority's, has expired
   kBadCertificate,    // that of the client is at fault in another way
   kRefusedByClient,   // the client does not accept the server's certificate, and says so
-  kProtocol,          // no TLS of this port: a version, a cipher, bytes that are none
+  kProtocol,          // no TLS of this port: a version, a cipher, other bytes
   kSlow,              // it took too long
   kLeft,              // the client hung up in the middle
   kProbe,             // a hello without content, with which the server probes its own port
@@ -38,8 +38,8 @@ inline constexpr size_t kHandshakeCauseCount = 10;
 absl::string_view HandshakeCauseName(HandshakeCause cause);
 
 // The cause that a line of gRPC's log names; none when the line is about something else, and for a
-// certificate that was judged bad: of that OpenSSL itself knows more. The texts are those of gRPC
-// 1.51 and OpenSSL 3.0; a failure in other words is kOther.
+// bad certificate: OpenSSL's own report says more. The texts are those of gRPC 1.51 and OpenSSL
+// 3.0; a failure in other words is kOther.
 std::optional<HandshakeCause> HandshakeCauseOf(absl::string_view line);
 
 class HandshakeFailures {

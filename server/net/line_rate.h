@@ -10,8 +10,8 @@ namespace ballast::server {
 
 class LineRate {
  public:
-  // It has happened `count` times in all, the last one at `now`. How many of them the line that is
-  // due has not said yet; 0: none is due.
+  // It has happened `count` times in all, the last one at `now`. How many of them the next line has
+  // to report; 0: no line is due.
   uint64_t Due(uint64_t count, std::chrono::nanoseconds now) {
     if (said_ > 0 && now - said_at_ < kLineEvery) return 0;
     const uint64_t unsaid = count - said_;

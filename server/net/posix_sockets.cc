@@ -53,7 +53,7 @@ void Set(int fd, int level, int option, int value) {
   (void)setsockopt(fd, level, option, &value, sizeof(value));
 }
 
-// A socket that listens on `at`; -1 with errno. What a connection inherits is set here.
+// A socket that listens on `at`; -1 with errno. Connections inherit the options set here.
 int OpenListener(const SocketAddress& at, bool both_kinds, std::chrono::milliseconds user_timeout) {
   const int fd = OpenStreamSocket(at);
   if (fd < 0) return -1;

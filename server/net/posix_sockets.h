@@ -1,5 +1,5 @@
-// PosixSockets: listening sockets of one port, an epoll set for them and for connections that have
-// not spoken yet, and a descriptor in reserve.
+// PosixSockets: listening sockets of one port, an epoll set for them and for silent connections,
+// and a descriptor in reserve.
 // Comes from: GenericServer. Goes to: AcceptLoop. Thread safety: as Sockets.
 #pragma once
 
@@ -17,8 +17,8 @@ namespace ballast::server {
 class PosixSockets final : public Sockets {
  public:
   // Listens on "host:port", a name at all of its addresses; 0.0.0.0 and [::] at all addresses of
-  // both kinds. `user_timeout`: how long what was sent may stay without an answer of the other
-  // side's kernel. Errors: UNAVAILABLE with the address and the cause.
+  // both kinds. `user_timeout`: how long sent bytes may stay unacknowledged by the other side's
+  // kernel. Errors: UNAVAILABLE with the address and the cause.
   static absl::StatusOr<std::unique_ptr<PosixSockets>> Listen(
       const std::string& address, std::chrono::milliseconds user_timeout);
   ~PosixSockets() override;
@@ -41,7 +41,7 @@ class PosixSockets final : public Sockets {
   PosixSockets() = default;
 
   absl::Status Open();
-  // Binds `host`, every address that it stands for, and port_ unless that is 0.
+  // Binds `host`, every address that it stands for, and port_ unless it is 0.
   absl::Status Bind(const std::string& host, std::chrono::milliseconds user_timeout);
   void Listening(bool wanted);
 

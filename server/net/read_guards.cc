@@ -23,12 +23,11 @@
 namespace ballast::server {
 namespace {
 
-// One for each descriptor that has been guarded once; it is used again with the descriptor, and
-// never freed. Only the thread that reads from the descriptor touches it, or the one that has just
-// accepted it.
+// One for each descriptor guarded once; it is used again with the descriptor, and never freed. Only
+// the thread that reads from the descriptor touches it, or the one that just accepted it.
 struct Guarded {
   std::atomic<bool> active{false};
-  // A thread that has read from another connection may look at these two.
+  // A thread whose last read was from another connection may look at these two.
   std::atomic<uint64_t> identity{0};
   std::atomic<const void*> owner{nullptr};
   bool tls = false;
@@ -39,8 +38,8 @@ struct Guarded {
 // Untouched pages of it take no memory.
 std::array<std::atomic<Guarded*>, ReadGuards::kDescriptorEnd> guards;
 
-// The descriptor that this thread has read from last, where that is one with TLS. gRPC decrypts
-// what it has read before it reads from another, but for bytes that came with a handshake.
+// The descriptor of this thread's last read, if it has TLS. gRPC decrypts the bytes read before it
+// reads from another, except bytes that came with a handshake.
 thread_local int read_last = -1;
 
 struct Owners {
@@ -74,7 +73,7 @@ bool Tell(int fd, Guarded* guarded, ConnectionRefusal why) {
   return true;
 }
 
-// Whether gRPC may have what was read.
+// Whether gRPC may have the bytes read.
 bool MayRead(int fd, const msghdr& message, size_t bytes) {
   Guarded* const guarded = Find(fd);
   const bool tls = guarded != nullptr && guarded->tls;
@@ -89,7 +88,7 @@ bool MayRead(int fd, const msghdr& message, size_t bytes) {
     bytes -= length;
   }
   if (!fault.has_value() || !Tell(fd, guarded, *fault)) return true;
-  // A read of gRPC that has some bytes already would only end, and not fail.
+  // With some bytes already in hand, gRPC's read would only end, and not fail.
   shutdown(fd, SHUT_RD);
   return false;
 }

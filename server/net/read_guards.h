@@ -1,9 +1,8 @@
 // ReadGuards: puts a FrameGuard in front of gRPC on each connection that the port has taken. gRPC
 // 1.51 offers no place for one, so this file defines two functions that it calls, recvmsg of the C
 // library and SSL_read of OpenSSL: the program's own definitions come before those of libraries.
-// They call the real ones and show the guard what was read; after a fault they fail as they do
-// where a connection broke. Other sockets, and other users of TLS, are left alone
-// (docs/decisions/052).
+// They call the real ones and show the bytes to the guard; after a fault they fail as they do where
+// a connection broke. Other sockets, and other users of TLS, are left alone (docs/decisions/052).
 // Comes from: Listener. Goes to: gRPC's reads. Thread safety: thread-safe.
 #pragma once
 

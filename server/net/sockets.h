@@ -1,5 +1,5 @@
-// Sockets: what the accept loop needs of the kernel, so that a test can play one that has run out
-// of descriptors.
+// Sockets: the accept loop's view of the kernel, so that a test can play a kernel without free
+// descriptors.
 // Comes from: AcceptLoop. Goes to: the kernel (PosixSockets). Thread safety: the loop's thread, but
 // for Wake, which any thread may call.
 #pragma once
@@ -33,22 +33,22 @@ class Sockets {
  public:
   virtual ~Sockets() = default;
 
-  // Waits for something to happen, for Wake, or for `at_most`. A listener that is not `listening`
-  // is not looked at.
+  // Waits for something to happen, for Wake, or for `at_most`. Listeners outside `listening` are
+  // ignored.
   virtual Happened Wait(std::chrono::nanoseconds at_most, bool listening) = 0;
   // Makes Wait return.
   virtual void Wake() = 0;
   // The next connection that waits. The caller closes or hands on its descriptor.
   virtual Incoming Accept() = 0;
   // Takes the connection that waits although there is no descriptor left, and closes it, by giving
-  // up the one held in reserve meanwhile. False: not even that is possible.
+  // up the one held in reserve meanwhile. False: not even this is possible.
   virtual bool Refuse() = 0;
   // Begins and ends to look for bytes on a connection.
   virtual void Watch(int fd) = 0;
   virtual void Unwatch(int fd) = 0;
   // Up to `bytes` of what came first, which stay there; `ended`: the other side has hung up.
   virtual std::string Peek(int fd, size_t bytes, bool* ended) = 0;
-  // What tells the connection of `fd` from all others, as long as it is open; 0 when it is not.
+  // Identity of the connection of `fd` among all others while it is open; 0 once closed.
   virtual uint64_t Identity(int fd) = 0;
   virtual void Close(int fd) = 0;
 };

@@ -22,8 +22,8 @@
 namespace ballast::optim {
 namespace {
 
-// All calls inside are inlined: a file of many kernels is beyond what the compiler inlines unasked,
-// and a call for each vector costs a third of the speed.
+// All calls inside are inlined: a file of many kernels is beyond the compiler's own limit for
+// inlining, and a call for each vector costs a third of the speed.
 #define BALLAST_FLATTEN __attribute__((flatten))
 
 // Below this many elements a run keeps its weights in the cache: draining the write-combining
@@ -185,8 +185,8 @@ class ElementRun {
   }
 
   // All whole blocks from `begin` on; returns where they end. The weights of a block are rounded
-  // while the next block's divisions run: in AVX2 that is a fifth more elements per second, since
-  // the rounding no longer waits in the scheduler for the end of the longest dependency chain.
+  // while the next block's divisions run: with AVX2 a fifth more elements per second, since the
+  // rounding no longer waits in the scheduler for the end of the longest dependency chain.
   BALLAST_FLATTEN size_t Blocks(float* const* arrays, const GradT* grad, WeightT* weight,
                                 size_t begin, size_t count, bool stream) {
     float* state[kArrays];  // a copy that no store can change
@@ -207,7 +207,7 @@ class ElementRun {
   }
 
   // At most one block of a head or tail, through a zero-padded copy, so that its elements go
-  // through the very same instructions. Returns how many elements that were.
+  // through the very same instructions. Returns the number of elements.
   __attribute__((noinline)) size_t Part(float* const* arrays, const GradT* grad, WeightT* weight,
                                         size_t begin, size_t left) {
     const size_t count = left < kBlock ? left : kBlock;

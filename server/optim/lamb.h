@@ -29,7 +29,7 @@ float TrustRatio(const TensorSquares& tensor, float min_coeff, float max_coeff);
 // The same with the limits of LAMB's `scalars` (BALLAST_CHECK).
 float TrustRatio(const TensorSquares& tensor, const Scalars& scalars);
 
-// LAMB's scalars (BALLAST_CHECK) with the ratio behind them: what the second pass takes.
+// LAMB's scalars (BALLAST_CHECK) followed by the ratio: arguments of the second pass.
 Scalars WithRatio(const Scalars& scalars, float ratio);
 
 }  // namespace ballast::optim

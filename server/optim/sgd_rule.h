@@ -20,8 +20,8 @@
 namespace ballast::optim {
 namespace {
 
-// kMomentum: the job has a momentum buffer. What a branch of Step tests is the same for the whole
-// run.
+// kMomentum: the job has a momentum buffer. The conditions of Step's branches are the same for the
+// whole run.
 template <class V, bool kMomentum>
 class SgdRule {
   using F = typename V::F;

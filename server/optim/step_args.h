@@ -1,4 +1,4 @@
-// What one call of an optimizer kernel works on. Plain data: the only header, besides the vector
+// Arguments of one call of an optimizer kernel. Plain data: the only header, apart from the vector
 // trait, that files with instruction-set flags may include.
 // Comes from: server/tier, run by run. Goes to: the kernels. Thread safety: plain values; calls on
 // disjoint elements may run in parallel.
@@ -61,7 +61,7 @@ struct LambScalars {
   float min_coeff;     // and its lower one
 };
 
-// What the second pass of LAMB needs: the step.
+// Arguments of LAMB's second pass: the step.
 struct LambStepScalars {
   LambScalars k;
   float ratio;  // TrustRatio of the tensor

@@ -1,4 +1,4 @@
-// What a tenant may use of a server, and how much of it: the resources of quotas.
+// The resources of a server that a tenant's quota limits, and amounts of them.
 // Comes from: the quota file, the parts that hold something for a tenant. Goes to: TenantLedger,
 // messages, `ballastctl tenants`. Thread safety: plain values.
 #pragma once
@@ -20,7 +20,7 @@ inline constexpr uint64_t kUnlimited = UINT64_MAX;
 // So much of each resource. As limits, kUnlimited stands for none.
 struct Amounts {
   uint64_t jobs = 0;             // that run, and that rest on disk
-  uint64_t seats = 0;            // of jobs that are in memory
+  uint64_t seats = 0;            // of jobs in memory
   uint64_t dram_bytes = 0;       // of the memory plans of these jobs
   uint64_t disk_bytes = 0;       // logs, slots, snapshots and exports
   uint64_t in_flight_bytes = 0;  // that trainers in these seats may have on the way to the server
@@ -35,7 +35,7 @@ struct Resource {
   uint64_t Amounts::*amount;
   bool bytes;
   const char* unit;    // completes "3 of 4 ..."
-  const char* remedy;  // what a tenant can do that needs more: an imperative
+  const char* remedy;  // next step of a tenant that needs more: an imperative
 };
 
 // All of them, in the order of the members.
@@ -57,7 +57,7 @@ struct Shortage {
   const Resource* resource = nullptr;
   uint64_t used = 0;
   uint64_t limit = 0;
-  uint64_t more = 0;  // what was asked for beyond `used`
+  uint64_t more = 0;  // requested beyond `used`
 };
 
 // RESOURCE_EXHAUSTED OVER_QUOTA of `tenant` at server `server`: both numbers, and the next step.

@@ -33,7 +33,7 @@ class Quotas {
   TenantUse UseOf(const std::string& tenant) const;
   std::vector<Holding> OfKind(Holding::Kind kind) const;
 
-  // For the name of an entry that has no number of its own: another one each time.
+  // A new number each time, for the name of an entry without one of its own.
   uint64_t NewNumber();
 
   // Whether a new entry could take `amounts`. Errors as Take's.
@@ -46,8 +46,8 @@ class Quotas {
   uint64_t newest_number_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-// An entry that is given back when the last copy of the pointer goes: the one use of shared_ptr
-// here, because the end of a call has many copies.
+// An entry, given back when the last copy of the pointer goes: the one use of shared_ptr here,
+// because the end of a call has many copies.
 std::shared_ptr<void> GiveAtEnd(std::shared_ptr<Quotas> quotas, Holding holding);
 
 }  // namespace ballast::server

@@ -1,7 +1,7 @@
-// TenantLedger: what each tenant has of a server, entry by entry, against what it may have. An
-// entry is a thing that takes something as long as it is there (a job on disk, a snapshot, an
-// attach that waits); the sums of a tenant are those of its entries. So what an entry took is given
-// back to the byte, whatever the limits were or are.
+// TenantLedger: each tenant's use of a server, entry by entry, against its limits. An entry is a
+// thing that takes resources while it exists (a job on disk, a snapshot, a waiting attach); the
+// sums of a tenant are those of its entries. So an entry gives its amounts back to the byte,
+// whatever the limits were or are.
 // Comes from: Quotas. Thread safety: thread-compatible. Pure: no clock, no disk, no lock.
 #pragma once
 
@@ -21,9 +21,9 @@ namespace ballast::server {
 struct Holding {
   enum class Kind : uint8_t {
     kStored,    // a durable job: its record and files, running or resting; by number
-    kGrowth,    // files of its next layout, beside those; by number
+    kGrowth,    // files of its next layout, in addition to those; by number
     kOpen,      // a job in memory; by number
-    kReserved,  // what a job needs that is about to be recovered; by number
+    kReserved,  // needs of a job about to be recovered; by number
     kSnapshot,  // by number
     kExport,    // by name
     kAttach,    // a call that waits; by number
@@ -46,23 +46,23 @@ struct TenantUse {
 
 class TenantLedger {
  public:
-  // From now on. A tenant that has more than it may keeps that, and gets nothing more of it.
+  // From now on. A tenant above its new limit keeps its entries, and gets no more of that resource.
   void SetLimits(QuotaTable limits) { limits_ = std::move(limits); }
 
-  // Enters `amounts` in place of what the entry has, which may be nothing. Refuses that when the
+  // Enters `amounts` in place of the entry's earlier ones, which may be none. Refuses that when the
   // tenant would have more of a resource than before and more than it may; then nothing changes.
   std::optional<Shortage> Take(const Holding& holding, const std::string& tenant,
                                const Amounts& amounts);
-  // What a change from `had` to `amounts` would lack.
+  // The amount that a change from `had` to `amounts` would lack.
   std::optional<Shortage> Lacks(const Amounts& had, const std::string& tenant,
                                 const Amounts& amounts) const;
-  // As Take, whatever the limits say: for what is there already.
+  // As Take, whatever the limits say: for entries that exist already.
   void Note(const Holding& holding, const std::string& tenant, const Amounts& amounts);
   // Removes the entry; there may be none.
   void Give(const Holding& holding);
 
   Amounts UsedBy(const std::string& tenant) const;
-  // What the tenant may still take; kUnlimited where it has no limit.
+  // The amount that the tenant may still take; kUnlimited where it has no limit.
   Amounts FreeOf(const std::string& tenant) const;
   TenantUse UseOf(const std::string& tenant) const {
     return {tenant, UsedBy(tenant), limits_.Of(tenant)};
@@ -82,7 +82,7 @@ class TenantLedger {
 
   QuotaTable limits_;
   std::map<Holding, Entry> entries_;
-  std::map<std::string, Amounts> used_;  // sums, of tenants that have an entry
+  std::map<std::string, Amounts> used_;  // sums, of tenants with an entry
 };
 
 }  // namespace ballast::server

@@ -1,4 +1,4 @@
-// What one call of a reduction kernel works on. Plain data: the only header, besides the vector
+// Arguments of one call of a reduction kernel. Plain data: the only header, apart from the vector
 // trait, that files with instruction-set flags may include.
 // Comes from: reduce.cc, tile by tile. Goes to: the kernels. Thread safety: plain values; calls on
 // disjoint elements may run in parallel.

@@ -52,7 +52,7 @@ bool Uniform(const RunRange& runs, size_t slots) {
   return true;
 }
 
-// fp32 sum, in slot order, of what slots [first, last) have for one element.
+// fp32 sum, in slot order, of the values of slots [first, last) for one element.
 float SumOfSlots(const KernelTable& kernels, const ExtentContributions& extent, size_t element,
                  size_t first, size_t last) {
   const uint8_t* present = nullptr;

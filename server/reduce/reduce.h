@@ -73,7 +73,7 @@ TileNorm ReduceTile(const KernelTable& kernels, const ExtentContributions& exten
 struct NonfiniteElement {
   size_t element = 0;  // of the extent
   size_t slot = 0;     // index into ExtentContributions::grads
-  float value = 0;     // what that slot contributed, widened
+  float value = 0;     // that slot's contribution, widened
   float sum = 0;       // of all slots
 };
 

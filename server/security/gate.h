@@ -1,12 +1,12 @@
 // The gate: decides about each call before a byte of its message is read, by the table of methods
-// and by what the transport knows of the other side.
+// and the transport's knowledge of the other side.
 //
 //   connection -> identity: the one URI of its certificate, or that of the call's bearer token
 //   identity   -> not denied, a role of the method's row, and the home where the row says so
 //
-// What the message decides (whose job it is, which server it names) the services check themselves,
-// with the Caller that the gate gives them. Without security the gate lets in every call but those
-// of servers, which carry numbers (peer_numbers.h).
+// Checks that need the message (whose job it is, which server it names) are the services', with the
+// Caller from the gate. Without security the gate lets in every call but those of servers, which
+// carry numbers (peer_numbers.h).
 // Comes from: GenericServer. Goes to: the services, as Caller. Thread safety: thread-safe.
 #pragma once
 
@@ -29,7 +29,7 @@
 
 namespace ballast::server {
 
-// What the transport says of the other side of a call.
+// The transport's facts about the other side of a call.
 struct Connection {
   bool encrypted = false;         // TLS
   bool certified = false;         // it has shown a certificate that the server's CA vouches for
@@ -44,19 +44,19 @@ enum class Refusal : uint8_t {
   kPlaintext,    // a server with security got a call without TLS
   kNoIdentity,   // neither a certificate nor a token
   kBadIdentity,  // a certificate without an identity of this cluster
-  kBadToken,     // a header that is no bearer token, or an unknown token
+  kBadToken,     // a header without a bearer token, or an unknown token
   kDenied,       // the identity is on the deny-list
   kRole,         // the method is for other roles
-  kNotHome,      // an order of a server that is not the home
+  kNotHome,      // an order of a server other than the home
   kWrongServer,  // a message names another server than the one that calls
   kNumber,       // without security: a server's call without the number that it should carry
 };
 const char* RefusalName(Refusal refusal);
 
-// What the gate says of a call.
+// The gate's verdict on a call.
 struct Admission {
   absl::Status status;  // OK: the call is let in
-  Caller caller;        // as far as it is known, also of a call that is refused
+  Caller caller;        // as far as it is known, also of a refused call
 };
 
 class Gate {
@@ -89,14 +89,14 @@ class Gate {
   bool Looks(const MethodRow& row) const;
   // Decides about a call. UNAUTHENTICATED NO_IDENTITY: the caller has to show another certificate,
   // token or number; PERMISSION_DENIED NOT_PERMITTED: this identity may not make the call;
-  // UNAVAILABLE RECOVERING: an order before the servers are known. Counts what it refuses.
+  // UNAVAILABLE RECOVERING: an order before the servers are known. Counts refusals.
   Admission Admit(const MethodRow& row, const Connection& connection) const;
 
-  // Whether a caller that was let in before would still be: PERMISSION_DENIED when its identity is
-  // denied by now. For calls that last.
+  // Whether a caller let in earlier would still be: PERMISSION_DENIED when its identity is denied
+  // by now. For calls that last.
   absl::Status StillAllowed(const Caller& caller) const;
 
-  // What a service finds in the message: a caller may only speak for itself. PERMISSION_DENIED
+  // For a name found in the message: a caller may only speak for itself. PERMISSION_DENIED
   // NOT_PERMITTED when a server names `server` and is another one.
   absl::Status CheckServer(const Caller& caller, uint32_t server) const;
   // The same of a vote; without security also errors as of Admit, of numbers.
@@ -112,7 +112,7 @@ class Gate {
   };
 
   absl::StatusOr<Identity> IdentityOf(const Connection& connection, const GateFiles& files) const;
-  // What the identity of a caller decides.
+  // The decisions that depend on the caller's identity.
   absl::Status Check(const MethodRow& row, const Identity& identity, const GateFiles& files) const;
   absl::Status CheckHome(const MethodRow& row, uint32_t server) const;
   // Without security.

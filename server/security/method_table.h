@@ -1,8 +1,8 @@
 // The table of methods: which roles may call each of them, and which calls are written down. The
-// only place where that is said; docs/security.md has the same table, printed from here. A server
-// does not start with a method that is not in the table, and a test compares the table with the
-// services in proto/ballast/v1. Comes from: nothing. Goes to: the gate, GenericServer. Thread
-// safety: constants.
+// only source of these rules; docs/security.md has the same table, printed from here. A server does
+// not start with a method missing from the table, and a test compares the table with the services
+// in proto/ballast/v1. Comes from: nothing. Goes to: the gate, GenericServer. Thread safety:
+// constants.
 #pragma once
 
 #include <cstdint>
@@ -32,12 +32,12 @@ class Roles {
   uint8_t bits_ = 0;
 };
 
-// What beside its role ties a caller to what a call is about.
+// The tie, in addition to its role, between a caller and the subject of a call.
 enum class Scope : uint8_t {
   kOpen,     // nothing: the call needs no identity
-  kTenant,   // names and numbers in the message are looked up among what its tenant has
+  kTenant,   // names and numbers in the message are looked up within its tenant
   kCluster,  // the call is about the whole cluster
-  kServer,   // the call is about the server that is asked; for operators
+  kServer,   // the call is about the called server; for operators
   kHello,    // the message names the server that calls; without security every caller may
   kPeer,     // the message names the server that calls
   kHome,     // the server that calls is the home of the cluster: the one with the lowest id

@@ -64,7 +64,7 @@ void PeerNumbers::Told(uint32_t server, absl::string_view number, absl::string_v
     MutexLock lock(&mu_);
     const auto peer = peers_.find(server);
     if (peer == peers_.end()) return;
-    // A stranger's number takes the place of none that is known to be right.
+    // A stranger's number never replaces a number known to be right.
     if (!peer->second.known()) peer->second.number = std::string(number);
     const bool settled = peer->second.known() && Sha256(number) == peer->second.hash;
     if (settled && held_hash == HashFor(server)) return;

@@ -33,7 +33,7 @@ class PeerNumbers {
   // Says Hello to a server as soon as that may be.
   using Ask = std::function<void(uint32_t server)>;
 
-  // What the answers of a server to this server's Hellos have shown.
+  // State learnt from a server's answers to this server's Hellos.
   enum class Kind : uint8_t {
     kUnheard,   // none came yet
     kWithout,   // it is of a release without numbers
@@ -45,7 +45,7 @@ class PeerNumbers {
   PeerNumbers(const PeerNumbers&) = delete;
   PeerNumbers& operator=(const PeerNumbers&) = delete;
 
-  // The other servers of the cluster. What is said of others, or before, is dropped.
+  // The other servers of the cluster. Hellos from others, or before this call, are dropped.
   void SetServers(const std::vector<uint32_t>& servers);
   // `ask` is called from now on; null ends that, after the calls under way.
   void SetAsk(Ask ask);
@@ -66,8 +66,8 @@ class PeerNumbers {
   // --- What others tell this server ---
 
   // A Hello in the name of `server` has come, with its number for this server, and with the hash
-  // of the number that it carries itself; each may be empty. Asks the server when one of both is
-  // not what it should be: at its own address it says the truth.
+  // of the number that it carries itself; each may be empty. If either is wrong, asks the server
+  // itself: at its own address it says the truth.
   void Told(uint32_t server, absl::string_view number, absl::string_view held_hash);
   // A Hello to its address was answered, with HashFor of this server; empty: a release without.
   void Answered(uint32_t server, absl::string_view hash);

@@ -1,6 +1,6 @@
-// RereadFiles: files of the configuration that are read again when they change, and on request. A
-// file at fault changes nothing; faults() name it until it is mended.
-// Comes from: ServerSecurity. Goes to: the files; what takes their content. Thread safety:
+// RereadFiles: reads files of the configuration again when they change, and on request. A file at
+// fault changes nothing; faults() name it until it is mended.
+// Comes from: ServerSecurity. Goes to: the files; the users of their content. Thread safety:
 // thread-safe. One thread at a time reads.
 #pragma once
 
@@ -18,14 +18,14 @@
 
 namespace ballast::server {
 
-// What became of one file that was to be read.
+// The outcome of reading one file.
 struct FileOutcome {
   std::string setting;  // "security.tokens_file"
   std::string path;
-  absl::Status status;  // of an error: why what the file said before stays in force
+  absl::Status status;  // of an error: why the earlier content stays in force
 };
 
-// Says in the log what is wrong with a file that was read again.
+// Logs the faults of a file read again.
 void WarnOfFault(const absl::Status& fault);
 
 class RereadFiles : public std::enable_shared_from_this<RereadFiles> {
@@ -33,7 +33,7 @@ class RereadFiles : public std::enable_shared_from_this<RereadFiles> {
   struct File {
     std::string setting;
     std::string path;  // not empty
-    // Reads the file and takes what it says, or returns why it does not, and has changed nothing.
+    // Reads the file and applies its content, or returns the reason and has changed nothing.
     std::function<absl::Status()> read;
   };
 
@@ -42,20 +42,20 @@ class RereadFiles : public std::enable_shared_from_this<RereadFiles> {
   // Reads all of them now, in order, and says nothing in the log: the caller does.
   std::vector<FileOutcome> Read();
   // Reads each file that differs from the one read last, once it has been the same for two looks,
-  // so that one which is being written is not taken by half; and those at fault. To be called about
-  // once a second. The log says what was read, and once what is wrong.
+  // so that a half-written file is not taken; and those at fault. To be called about once a second.
+  // The log names the files read, and each fault once.
   void Look();
   // Looks every `interval`, until this object is gone.
   void Watch(Executor* executor, std::chrono::nanoseconds interval);
   // Waits for a read under way; later ones find no files.
   void Stop();
-  // What is wrong with files, as their newest reads said. Waits for no disk.
+  // Faults of files at their newest reads. Waits for no disk.
   std::vector<std::string> faults() const;
 
  private:
   struct Watched {
     File file;
-    std::string read;  // signature of the file that was read last
+    std::string read;  // signature of the file at the last read
     std::string seen;  // at the newest look
     absl::Status status;
   };

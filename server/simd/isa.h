@@ -27,7 +27,7 @@ Isa DetectIsa();
 // The instruction set to use. `requested` is the value of the BALLAST_ISA setting: "" for the best
 // one, or a name of IsaName.
 // Errors: INVALID_ARGUMENT for an unknown name, or for one that this CPU cannot run; the message
-// names the value and what the CPU has.
+// names the value and the CPU's features.
 absl::StatusOr<Isa> ChooseIsa(absl::string_view requested);
 
 }  // namespace ballast::simd

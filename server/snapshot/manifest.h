@@ -1,4 +1,4 @@
-// Manifest of a snapshot: what it is of, as bytes. A snapshot is there once this file is.
+// Manifest of a snapshot: its description, as bytes. A snapshot exists once this file does.
 // docs/formats/snapshot.md has the layout.
 // Comes from: SnapshotStore. Goes to: the file MANIFEST. Thread safety: pure functions.
 #pragma once

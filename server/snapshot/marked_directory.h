@@ -22,7 +22,7 @@ absl::Status MakeMarkedDirectory(FileSystem* fs, const std::string& root, const 
                                  const std::string& owner,
                                  const std::function<absl::Status(const std::string& path)>& make);
 
-// Removes what a crash has left of `owner`'s below `root`, if `name`, of a file there, says so.
+// Removes `owner`'s remains of a crash below `root`, if `name`, of a file there, marks them.
 absl::Status ClearUnmarked(FileSystem* fs, const std::string& root, const std::string& name,
                            const std::string& owner);
 

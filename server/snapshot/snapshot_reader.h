@@ -1,5 +1,5 @@
 // SnapshotReader: the states of a snapshot's extents, from whichever part they are in. All parts
-// are opened at once, so that a snapshot that is deleted meanwhile is read to its end.
+// are opened at once, so that a snapshot deleted meanwhile is read to its end.
 // Comes from: restore, export. Goes to: SnapshotStore, ImageFile.
 // Thread safety: Read from any thread, one call for an extent at a time.
 #pragma once

@@ -185,13 +185,13 @@ absl::Status SnapshotStore::DropPart(uint64_t id) {
 
 absl::Status SnapshotStore::Remove(uint64_t id) {
   BALLAST_FAILPOINT_RETURN("snapshot.before_remove");
-  // So that Clear finds what a crash leaves; on a full disk it may be left.
+  // So that Clear finds the remains of a crash; on a full disk it may be left.
   ReplaceFile(fs_, TakingPath(id), owner_).IgnoreError();
   const absl::Status removed = fs_->Remove(ManifestPath(id));
   if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
   if (removed.ok()) BALLAST_RETURN_IF_ERROR(fs_->SyncDirectory(Directory(id)));
   BALLAST_FAILPOINT_RETURN("snapshot.after_remove");
-  // Before the mark, by which Clear finds what is left of them.
+  // Before the mark, by which Clear finds their remains.
   BALLAST_ASSIGN_OR_RETURN(const std::vector<std::string> parts, PartsOf(id));
   for (const std::string& part : parts) BALLAST_RETURN_IF_ERROR(fs_->Remove(part));
   BALLAST_RETURN_IF_ERROR(fs_->RemoveAll(Directory(id)));

@@ -30,21 +30,22 @@ namespace ballast::server {
 
 class SnapshotStore {
  public:
-  // `fs` outlives the store. `owner`: what tells this server from all others that may share the
+  // `fs` outlives the store. `owner` tells this server from all others that may share the
   // directory, also after a restart; not empty.
   SnapshotStore(FileSystem* fs, std::string root, uint32_t self, std::string owner)
       : fs_(fs), root_(std::move(root)), self_(self), owner_(std::move(owner)) {}
 
   // The store of a tenant, below the root of this one, which is that of the tenant "default".
   SnapshotStore Of(const std::string& tenant) const;
-  // The tenants that have snapshots, or had some. Errors as FileSystem's.
+  // The tenants with snapshots, now or earlier. Errors as FileSystem's.
   absl::StatusOr<std::vector<std::string>> Tenants() const;
 
   const std::string& root() const { return root_; }
   std::string Directory(uint64_t id) const;
 
-  // After a start, for all tenants: makes the root, and removes what this server was taking when it
-  // ended, and the passing snapshots (kPassingSnapshotName) that it took. Errors as FileSystem's.
+  // After a start, for all tenants: makes the root, and removes the snapshots that this server was
+  // taking when it ended, and the passing snapshots (kPassingSnapshotName) that it took. Errors as
+  // FileSystem's.
   absl::Status Clear();
 
   // Bytes of the part of `server`.
@@ -52,20 +53,20 @@ class SnapshotStore {
 
   // Begins a snapshot at the home: makes its directory. Errors: ALREADY_EXISTS NAME_IN_USE: `job`
   // has one of this name, unless it is kPassingSnapshotName; RESOURCE_EXHAUSTED OVER_BUDGET with
-  // `bytes`, which it will take, and those that are free.
+  // `bytes`, which it will take, and the free ones.
   absl::Status Begin(uint64_t id, const std::string& job, const std::string& name, uint64_t bytes);
-  // Makes the part of this server in a directory that is there. FAILED_PRECONDITION when it is not:
-  // the servers do not share one.
+  // Makes the part of this server in an existing directory. FAILED_PRECONDITION without it: the
+  // servers do not share one.
   absl::StatusOr<std::unique_ptr<ImageFile>> CreatePart(uint64_t id, const JobPlan& plan,
                                                         const Layout& layout);
   // All parts survive: the snapshot is there from now on.
   absl::Status Commit(const SnapshotManifest& manifest);
-  // Removes the part of this server, for a snapshot that was given up.
+  // Removes the part of this server, for an abandoned snapshot.
   absl::Status DropPart(uint64_t id);
   // Removes the whole snapshot; the manifest goes first. It may be missing. Call again after an
   // error, which is FileSystem's.
   absl::Status Remove(uint64_t id);
-  // What its parts and its manifest take, as far as they are there. Errors as FileSystem's.
+  // Bytes of its parts and its manifest, as far as they exist. Errors as FileSystem's.
   absl::StatusOr<uint64_t> BytesOnDisk(uint64_t id) const;
 
   // Those there are, oldest first, without passing ones. One whose manifest is damaged is logged
@@ -79,7 +80,7 @@ class SnapshotStore {
   absl::StatusOr<std::unique_ptr<ImageFile>> OpenPart(uint64_t id, const JobPlan& plan,
                                                       const Layout& layout, uint32_t server) const;
   // Gives the images of job `to` at this server, which are empty and in `directory`, the parts that
-  // hold its extents as what they begin in (image_base.h); `from` is the manifest's plan, `layout`
+  // hold its extents as their first images (image_base.h); `from` is the manifest's plan, `layout`
   // that of both. Nothing is copied, and the snapshot may be removed. Errors: UNIMPLEMENTED where
   // files of the snapshot cannot be linked to `directory`, and then nothing is left there; as
   // OpenPart.
@@ -96,7 +97,7 @@ class SnapshotStore {
   // Links the parts to `directory`.
   absl::Status LinkParts(uint64_t id, const ImageBase& base, const std::string& directory) const;
   std::string PartPath(uint64_t id, uint32_t server) const;
-  // Paths of the parts that are there.
+  // Paths of the existing parts.
   absl::StatusOr<std::vector<std::string>> PartsOf(uint64_t id) const;
   std::string TakingPath(uint64_t id) const;
   std::string ManifestPath(uint64_t id) const;

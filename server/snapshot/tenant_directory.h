@@ -18,8 +18,8 @@ namespace ballast::server {
 // `tenant` is a name (ValidateName).
 std::string TenantDirectory(const std::string& root, const std::string& tenant);
 
-// The tenants that have a directory below `root`, and "default", which is the first. A root that is
-// missing has the latter only; a directory that cannot be listed is logged and left out. Errors as
+// The tenants with a directory below `root`, and "default", which is the first. A missing root has
+// the latter only; a directory that cannot be listed is logged and left out. Errors as
 // FileSystem's. Blocks on the disk.
 absl::StatusOr<std::vector<std::string>> TenantsBelow(FileSystem* fs, const std::string& root);
 

@@ -1,4 +1,4 @@
-// ExtentSquares: what LAMB's first pass finds in one extent, tile by tile, and what that is per
+// ExtentSquares: the sums of LAMB's first pass over one extent, tile by tile, and their totals per
 // run. Comes from: ExtentStore::SquareTile. Goes to: the second vote of a round.
 // Thread safety: entries of different tiles may be written at the same time; Sum when all are.
 #pragma once

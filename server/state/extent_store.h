@@ -1,7 +1,7 @@
 // ExtentStore: the extents a server owns of one job, as typed reads and writes over a tier.
 // Comes from: server/round. Goes to: server/tier. Thread safety: Add and WriteMaster on the job's
 // strand while no step runs; StepTile from any worker, each tile once per round. All but Add want
-// an extent that is acquired from the tier.
+// an extent acquired from the tier.
 #pragma once
 
 #include <cstdint>
