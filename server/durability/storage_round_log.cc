@@ -1,10 +1,9 @@
 // StorageRoundLog: the RoundLog of JobStorage::MakeRoundLog. Two executors, one for the log and one
 // for the images, so that a checkpoint never stands in front of a vote.
 // Comes from: JobStorage. Goes to: GradientLog, ImageFile. Thread safety: as RoundLog; mu_ guards
-// the log's queue and the holds.
+// the holds.
 #include <algorithm>
 #include <atomic>
-#include <deque>
 #include <limits>
 #include <set>
 #include <utility>
@@ -17,6 +16,7 @@
 #include "common/base/sync.h"
 #include "server/durability/flush_group.h"
 #include "server/durability/job_storage.h"
+#include "server/durability/log_queue.h"
 
 namespace ballast::server {
 
@@ -34,15 +34,13 @@ class StorageRoundLog final : public RoundLog, private ImageIo {
         log_thread_(executors->MakeExecutor("log", 1)),
         image_writers_(executors->MakeExecutor("images", std::max(1, tier_threads))) {
     if (tier_threads > 0) image_readers_ = executors->MakeExecutor("image-reads", tier_threads);
-    Trim(storage_->CoveredRound());  // The log does not remember what it was told before.
+    Trim(storage_->CoveredRound());  // The files do not store the last TrimTo.
   }
 
   ~StorageRoundLog() override {
-    {
-      // From now on only decisions are written: a job that rests is behind its last round.
-      MutexLock lock(&mu_);
-      ended_ = true;
-    }
+    // Unflushed votes will not be sent any more, but a job at rest has ended its last round: its
+    // next start wants that decision. The log's thread ends last, as flushed images post trims.
+    queue_.End();
     if (image_readers_ != nullptr) image_readers_->Shutdown();
     image_writers_->Shutdown();
     log_thread_->Shutdown();
@@ -65,9 +63,12 @@ class StorageRoundLog final : public RoundLog, private ImageIo {
     Enqueue([this, record = std::move(record), done = std::move(done)] {
       BALLAST_FAILPOINT("prepare.before_log");
       absl::Status status = storage_->log()->AppendPrepared(record);
+      // Without `done`: the record waits in front of the queue for a checkpoint to make room.
       if (absl::IsResourceExhausted(status)) return status;
+      // One flush covers all of the round, its extents and the decision of the round before.
       if (status.ok() && !BALLAST_MUTANT(kVoteBeforeSync)) status = storage_->log()->Sync();
       if (status.ok()) {
+        // Only now: before the flush, a crash would leave the older vote as the newest one.
         prepared_round_ = record.round;
         TrimLog();
         durable_round_.store(record.round, std::memory_order_relaxed);
@@ -92,6 +93,7 @@ class StorageRoundLog final : public RoundLog, private ImageIo {
 
   void EndEpoch(uint64_t start_round, Done done) override {
     Enqueue([this, start_round, done = std::move(done)] {
+      // Flushed before the epoch is saved: once it is, a restart takes the older copies for dead.
       absl::Status status = storage_->log()->Repeat(start_round - 1);
       if (absl::IsResourceExhausted(status)) return status;
       if (status.ok()) status = storage_->log()->Sync();
@@ -104,6 +106,8 @@ class StorageRoundLog final : public RoundLog, private ImageIo {
     Enqueue([this, epoch, start_round] {
       storage_->log()->BeginEpoch(epoch, start_round);
       start_round_ = start_round;
+      // Votes of older epochs from `start_round` on are void: no peer asks for them, and the rounds
+      // run again.
       prepared_round_ = std::min(prepared_round_, start_round - 1);
       durable_round_.store(prepared_round_, std::memory_order_relaxed);
       TrimLog();
@@ -123,7 +127,7 @@ class StorageRoundLog final : public RoundLog, private ImageIo {
     image_writers_->Post([this, image = std::move(image), done = std::move(done)] {
       const absl::Status status = WriteNow(image);
       if (!status.ok()) return done(status);
-      // Behind the images that wait to be written: one flush for all of them.
+      // Queued after the images that wait to be written: one flush for all of them.
       if (written_.Add(done)) image_writers_->Post([this] { FlushWritten(); });
     });
   }
@@ -132,7 +136,7 @@ class StorageRoundLog final : public RoundLog, private ImageIo {
 
   void Hold(std::function<void(absl::StatusOr<HeldState>)> done) override {
     log_thread_->Post([this, done = std::move(done)] {
-      RunAll();
+      RunAll();  // The hold starts from the newest vote that the caller has asked for.
       done(HoldNow());
     });
   }
@@ -151,7 +155,7 @@ class StorageRoundLog final : public RoundLog, private ImageIo {
       MutexLock lock(&mu_);
       holding_ = false;
     }
-    log_thread_->Post([this] { held_round_ = kNoRound; });
+    log_thread_->Post([this] { held_round_ = kNoRound; });  // Before the trim, which respects it.
     Trim(storage_->CoveredRound());
   }
 
@@ -191,7 +195,9 @@ class StorageRoundLog final : public RoundLog, private ImageIo {
     gave_way_ = false;
     holding_ = status.ok();
     if (holding_) {
-      held_round_ = std::max<uint64_t>(prepared_round_, 2) - 1;  // Until it is read.
+      // CoveredRound does not pass a held version, so the rounds since then stay anyway. ReadRounds
+      // also returns the round before its own, which newer images may cover before it is read.
+      held_round_ = std::max<uint64_t>(prepared_round_, 2) - 1;
       return held;
     }
     for (const uint32_t extent : held_) storage_->images()->LetGo(extent);
@@ -223,7 +229,7 @@ class StorageRoundLog final : public RoundLog, private ImageIo {
     return found;
   }
 
-  // What was let go for want of room may be overwritten already, whatever was read.
+  // Called after a read: its bytes may have been overwritten under it once the hold gave way.
   absl::Status UnlessGone(absl::Status status) {
     MutexLock lock(&mu_);
     if (!gave_way_ || BALLAST_MUTANT(kGaveWayUntold)) return status;
@@ -232,10 +238,12 @@ class StorageRoundLog final : public RoundLog, private ImageIo {
         "storage.checkpoint_rounds");
   }
 
-  // For a log that is full: what is held gives way. Whether rounds can be trimmed that could not.
+  // For a full log: rounds never wait for a snapshot, so holds give way. Whether this lets more
+  // rounds be trimmed.
   bool Reclaim() {
     {
       MutexLock lock(&mu_);
+      // Before anything is let go, so that no reader takes overwritten bytes for held ones.
       gave_way_ = gave_way_ || !held_.empty() || held_round_ != kNoRound;
       if (gave_way_ && holding_) BALLAST_PROBE(kHoldGaveWay);
     }
@@ -269,7 +277,9 @@ class StorageRoundLog final : public RoundLog, private ImageIo {
 
   absl::Status WriteNow(const ExtentImage& image) {
     ImageFile* const images = storage_->images();
+    // Initial weights start the versions again, below those of earlier images.
     if (image.initial && !BALLAST_MUTANT(kKeepInitialImage)) images->Forget(image.extent);
+    // The place to overwrite holds the only image of the extent that a flush has covered.
     if (images->NeedsSync(image.extent)) BALLAST_RETURN_IF_ERROR(FlushNow());
     if (BALLAST_MUTANT(kHeldImageOverwritten)) images->LetGo(image.extent);
     return images->Write(image.extent, image.version, image.data, image.chunk_crcs);
@@ -282,24 +292,15 @@ class StorageRoundLog final : public RoundLog, private ImageIo {
 
   absl::Status FlushNow() {
     BALLAST_RETURN_IF_ERROR(storage_->images()->Sync());
+    // Never before: until the flush, the log is the only safe copy of these rounds.
     Trim(storage_->CoveredRound());
     return absl::OkStatus();
   }
 
-  // Returns RESOURCE_EXHAUSTED to be tried again after the next trim. Other errors of an append are
-  // kept by the log and reported by the next Prepare.
-  struct Task {
-    std::function<absl::Status()> run;
-    bool after_end;  // also when the log is being closed
-  };
-
+  // The log keeps the errors of an append other than RESOURCE_EXHAUSTED, and returns them to the
+  // next Prepare.
   void Enqueue(std::function<absl::Status()> run, bool after_end = false) {
-    {
-      MutexLock lock(&mu_);
-      tasks_.push_back({std::move(run), after_end});
-      if (std::exchange(pumping_, true)) return;
-    }
-    log_thread_->Post([this] { RunNext(); });
+    if (queue_.Add({std::move(run), after_end})) log_thread_->Post([this] { RunNext(); });
   }
 
   void Trim(uint64_t covered) {
@@ -318,31 +319,19 @@ class StorageRoundLog final : public RoundLog, private ImageIo {
                                                                : std::min(needed, held_round_));
   }
 
-  // Of the task to run next; null for none. It stays in place: others only add behind it.
-  Task* NextTask() {
-    std::deque<Task> dropped;  // Destroyed behind the lock: closures may own anything.
-    MutexLock lock(&mu_);
-    while (ended_ && !tasks_.empty() && !tasks_.front().after_end) {
-      dropped.push_back(std::move(tasks_.front()));
-      tasks_.pop_front();
-    }
-    pumping_ = !tasks_.empty();
-    return pumping_ ? &tasks_.front() : nullptr;
-  }
-
-  // One task at a time, so that what else the executor has to do comes between two of them.
+  // One task at a time, so that trims and holds posted meanwhile run between two of them.
   void RunNext() {
     if (RunOne()) log_thread_->Post([this] { RunNext(); });
   }
 
-  // Behind everything that was enqueued before, unless that waits for room.
+  // Runs all queued tasks, unless the first waits for room.
   void RunAll() {
     while (!short_of_room() && RunOne()) continue;
   }
 
   // Whether there was a task, and it is over.
   bool RunOne() {
-    Task* const task = NextTask();
+    LogQueue::Task* const task = queue_.Front();
     if (task == nullptr) return false;
     absl::Status status = task->run();
     while (absl::IsResourceExhausted(status) && Reclaim()) status = task->run();
@@ -351,12 +340,12 @@ class StorageRoundLog final : public RoundLog, private ImageIo {
       return false;
     }
     if (short_of_room_.exchange(false, std::memory_order_relaxed)) BALLAST_PROBE(kLogHasRoom);
-    MutexLock lock(&mu_);
-    tasks_.pop_front();
+    queue_.Pop();  // Not earlier: a task without room has to be found here again.
     return true;
   }
 
-  // The task in front stays there; the next Trim tries it again.
+  // The task stays in front, as the log takes records in the order of the rounds; the next Trim
+  // tries it again.
   void WaitForRoom(const absl::Status& status) {
     if (short_of_room_.exchange(true)) return;
     BALLAST_PROBE(kLogFull);
@@ -375,11 +364,9 @@ class StorageRoundLog final : public RoundLog, private ImageIo {
   uint64_t covered_round_ = 0;
   uint64_t held_round_ = kNoRound;  // rounds from here on are kept for a hold
 
+  LogQueue queue_;
   FlushGroup written_;  // images
   Mutex mu_;
-  std::deque<Task> tasks_ ABSL_GUARDED_BY(mu_);
-  bool pumping_ ABSL_GUARDED_BY(mu_) = false;
-  bool ended_ ABSL_GUARDED_BY(mu_) = false;
   std::set<uint32_t> held_ ABSL_GUARDED_BY(mu_);  // extents
   bool holding_ ABSL_GUARDED_BY(mu_) = false;     // from Hold to LetAllGo
   bool gave_way_ ABSL_GUARDED_BY(mu_) = false;    // the last hold, to the log
