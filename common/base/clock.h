@@ -1,5 +1,5 @@
 // Monotonic time as an interface, so that code with deadlines can be tested without waiting.
-// Comes from: nothing. Goes to: every room that has a timeout; server/round takes times as inputs
+// Comes from: nothing. Goes to: every room with timeouts; server/round takes times as inputs
 // instead. Thread safety: both clocks are thread-safe.
 #pragma once
 

@@ -5,7 +5,7 @@
 
 namespace ballast {
 
-// Cubic, else reno, which every kernel has. A socket that is not TCP stays as it is. Connections
+// Cubic, else reno, which every kernel has. Other sockets than TCP stay as they are. Connections
 // inherit the choice of the socket that listens for them.
 void ChooseCongestionControl(int fd);
 

@@ -20,13 +20,13 @@ uint32_t Crc32c(const void* data, size_t bytes, uint32_t seed = 0);
 uint32_t Crc32cJoin(uint32_t front, uint32_t back, size_t back_bytes);
 
 // Copies `bytes` bytes from `from` to `to`, which must not overlap, and returns
-// Crc32c(from, bytes, seed): one pass over bytes that are in a cache, into memory that will be read
-// later. Long inputs are written past the caches where the CPU can.
+// Crc32c(from, bytes, seed): one pass over bytes in a cache, into memory that will be read later.
+// Long inputs are written past the caches where the CPU can.
 uint32_t Crc32cCopy(void* to, const void* from, size_t bytes, uint32_t seed = 0);
 
 namespace internal {
 
-// The implementations behind Crc32c, visible so that the tests can compare them.
+// The implementations of Crc32c, visible so that the tests can compare them.
 uint32_t Crc32cTable(const void* data, size_t bytes, uint32_t seed);
 // Only when Crc32cHardwareAvailable().
 uint32_t Crc32cHardware(const void* data, size_t bytes, uint32_t seed);

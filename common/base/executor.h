@@ -22,7 +22,7 @@ class Executor {
   virtual bool Post(std::function<void()> task) = 0;
 
   // As Post, but not before `delay` has passed (at once when it is not positive). Shutdown() drops
-  // what is not due yet. Returns false when the executor is shutting down.
+  // tasks not due yet. Returns false when the executor is shutting down.
   virtual bool PostAfter(std::chrono::nanoseconds delay, std::function<void()> task) = 0;
 
   // Drops pending timers and runs all posted tasks, including those that running tasks still post.
@@ -46,15 +46,15 @@ class Strand {
 
   // Queues `task`. Returns false, and drops it, after the executor has shut down.
   bool Post(std::function<void()> task);
-  // As Post, but a strand that has nothing to do runs `task` on the calling thread, before this
-  // returns: no thread has to be woken, and what the caller just touched is still in its cache. The
-  // caller holds no lock that a task of this strand may take.
+  // As Post, but an idle strand runs `task` on the calling thread, before this returns: no thread
+  // has to be woken, and the memory that the caller just touched is still in its cache. The caller
+  // holds no lock that a task of this strand may take.
   bool Dispatch(std::function<void()> task);
   // As Post, after `delay`; see Executor::PostAfter.
   bool PostAfter(std::chrono::nanoseconds delay, std::function<void()> task);
 
-  // Drops what is queued, and from now on whatever comes: the process that the executor stands for
-  // has ended without running it (simulator).
+  // Drops the queued tasks, and from now on every other: the process that the executor stands for
+  // has ended without running them (simulator).
   void Close();
 
   // Post for callers that may outlive the strand, but not the executor.

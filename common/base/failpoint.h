@@ -1,9 +1,9 @@
 // Named places in the code where a test can make the process die, wait or fail:
 //   BALLAST_FAILPOINT("wal.after_append");          // in any function
 //   BALLAST_FAILPOINT_RETURN("wal.before_sync");    // in one that returns a Status or StatusOr
-// They stay in release builds: a failpoint that is not set costs one relaxed load.
+// They stay in release builds: an unset failpoint costs one relaxed load.
 //
-// What a failpoint does is written as in fail-rs and gofail: terms joined by "->", each
+// The text of a failpoint is as in fail-rs and gofail: terms joined by "->", each
 //   [percent%][count*]action
 // A hit takes the first term that still has a count left and whose chance comes up; a hit that
 // finds none does nothing. Actions:
@@ -38,8 +38,8 @@ class Failpoints {
  public:
   // Names of every failpoint in this program, ascending, hit or not.
   static std::vector<std::string> Names();
-  // Sets what `text` names, "name=terms;name2=terms", and leaves the others as they are. An error,
-  // INVALID_ARGUMENT with the name or term that is wrong and what is known, changes nothing.
+  // Sets the failpoints of `text`, "name=terms;name2=terms", and leaves the others as they are. An
+  // error, INVALID_ARGUMENT with the wrong name or term and the known ones, changes nothing.
   static absl::Status Configure(absl::string_view text);
   // Turns all off; threads that pause continue.
   static void Reset();

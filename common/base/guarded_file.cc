@@ -20,7 +20,7 @@ absl::Status CannotRead(const std::string& path, int error) {
   return error == EACCES ? absl::PermissionDeniedError(message) : absl::NotFoundError(message);
 }
 
-// Mode bits that a file must not have, what they let others do, and a mode without them.
+// Mode bits that a file must not have, the access they grant to others, and a mode without them.
 struct Rule {
   mode_t forbidden = 0;
   const char* lets = "";

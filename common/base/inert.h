@@ -10,7 +10,7 @@
 namespace ballast {
 
 // `text` with everything that a terminal would obey as visible escapes: control characters but the
-// line feed (C0, DEL, C1), bytes that are no UTF-8, and marks that turn the direction of text.
+// line feed (C0, DEL, C1), bytes other than UTF-8, and marks that turn the direction of text.
 std::string Inert(absl::string_view text);
 
 }  // namespace ballast

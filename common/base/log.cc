@@ -122,7 +122,7 @@ int64_t MonotonicNs() {
 }
 
 // `line`: the text, escaped without quotes. `fields`: as rendered in the format of the process,
-// with what separates them from the text.
+// with their separator from the text.
 void Remember(const timespec& now, LogSeverity severity, std::string line,
               absl::string_view fields) {
   LogRecord record;

@@ -72,7 +72,7 @@ class LogField {
   template <typename T>
   LogField(absl::string_view key, const T& value)
       : key_(key), literal_(std::is_integral_v<T> && !std::is_same_v<T, char>) {
-    // A number that is not finite has no JSON form and stays a quoted string.
+    // Non-finite numbers have no JSON form and stay quoted strings.
     if constexpr (std::is_floating_point_v<T>) literal_ = std::isfinite(value);
     internal::AppendLogValue(&value_, value);
   }
@@ -111,7 +111,7 @@ class LogMessage {
   std::string text_;
 };
 
-// Writes the fields as a JSON object on a line of its own, behind the field "time", whatever format
+// Writes the fields as a JSON object on a line of its own, after the field "time", whatever format
 // and least severity the process has. For lines that programs read.
 void WriteJsonLine(const std::vector<LogField>& fields);
 

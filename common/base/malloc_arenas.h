@@ -1,8 +1,8 @@
-// What glibc's malloc keeps: how much a program of ours lets it keep, and how it gives that back.
-// malloc_trim leaves one part behind: the free memory at the end of a thread's arena (its top
-// chunk), up to 64 MiB an arena (mtrim in malloc.c of glibc 2.36; only a free of 64 KiB or more
-// inside the arena cuts its end). Whether a large request lies there is chance: it depends on what
-// else was allocated behind it.
+// Free memory cached by glibc's malloc: how much a program of ours lets it cache, and how it
+// returns that to the kernel. malloc_trim spares one part: the free memory at the end of a thread's
+// arena (its top chunk), up to 64 MiB an arena (mtrim in malloc.c of glibc 2.36; only a free of 64
+// KiB or more inside the arena cuts its end). Whether a large request lies there is chance: it
+// depends on later allocations after it.
 // Comes from: main programs; GenericServer, IdleTrim. Goes to: malloc.
 #pragma once
 
@@ -28,8 +28,8 @@ class MallocArenas {
   MallocArenas(const MallocArenas&) = delete;
   MallocArenas& operator=(const MallocArenas&) = delete;
 
-  // Notes the arena of the calling thread until the next GiveBack: takes 128 KiB of it that are
-  // never touched. Threads that come and go may share a note.
+  // Notes the arena of the calling thread until the next GiveBack: takes 128 KiB of it, never
+  // touched. Short-lived threads may share a note.
   void Note();
   // Gives all free memory of the process back to the kernel that malloc_trim can, and the ends of
   // the noted arenas. Then malloc keeps as much as TuneMalloc says.

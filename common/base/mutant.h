@@ -1,7 +1,7 @@
 // Marks in shipped code for the simulator (docs/simulator.md). BALLAST_MUTANT(kName) is the
-// constant false; in the simulator's build it asks whether this mutant, a rule that is broken on
-// purpose, is being tried. BALLAST_PROBE(kName) is nothing; in the simulator's build it counts that
-// the situation was met. Only .cc files use them: tests/sim/CMakeLists.txt lists those, which the
+// constant false; in the simulator's build it asks whether this mutant, a rule broken on purpose,
+// is being tried. BALLAST_PROBE(kName) is nothing; in the simulator's build it counts that the
+// situation was met. Only .cc files use them: tests/sim/CMakeLists.txt lists those, which the
 // simulator compiles a second time. Thread safety: none in the simulator; elsewhere nothing.
 #pragma once
 

@@ -15,8 +15,8 @@
 
 namespace ballast {
 
-// The tenant of everything on a server without security, and of what was stored before there were
-// tenants.
+// The tenant of everything on a server without security, and of all data stored before tenants
+// existed.
 inline constexpr char kDefaultTenant[] = "default";
 
 struct QualifiedName {
@@ -25,10 +25,10 @@ struct QualifiedName {
 
   friend auto operator<=>(const QualifiedName&, const QualifiedName&) = default;
 
-  // As above: for logs, metadata keys and tables. What a tenant itself reads has the bare name.
+  // As above: for logs, metadata keys and tables. Texts for the tenant itself have the bare name.
   std::string Text() const { return TenantPrefix(tenant, "/") + name; }
 
-  // What stands in front of a tenant's names, with `end`; empty for the tenant "default".
+  // The prefix of a tenant's names, with `end`; empty for the tenant "default".
   static std::string TenantPrefix(absl::string_view tenant, absl::string_view end) {
     if (tenant == kDefaultTenant) return std::string();
     return std::string(tenant).append(end.data(), end.size());

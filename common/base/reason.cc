@@ -81,8 +81,8 @@ constexpr NamedReason kReasonNames[] = {
     {Reason::kNotPermitted, "NOT_PERMITTED"},
 };
 
-// A protobuf parser refuses a whole message for one ill-formed string, and messages may quote what
-// a peer sent: such bytes become '?'.
+// A protobuf parser refuses a whole message for one ill-formed string, and messages may quote a
+// peer's bytes: ill-formed ones become '?'.
 std::string WellFormed(absl::string_view text) {
   std::string out;
   out.reserve(text.size());
@@ -94,7 +94,7 @@ std::string WellFormed(absl::string_view text) {
   return out;
 }
 
-// proto3 leaves out fields that are zero or empty.
+// proto3 leaves out zero or empty fields.
 void AppendNumber(std::string* out, uint32_t field, uint64_t value) {
   if (value == 0) return;
   AppendVarint(out, field << 3);
@@ -141,8 +141,8 @@ void SetText(uint32_t field, absl::string_view text, Detail* detail) {
   if (field == kAddressField) detail->fields.address.assign(text.data(), text.size());
 }
 
-// Reads what we wrote, and what a stock protobuf peer wrote; stops at the first thing that is
-// neither a number nor a string, since ErrorDetail has no other field.
+// Reads our own encoding and that of a stock protobuf peer; stops at the first field other than a
+// number or a string, since ErrorDetail has no others.
 Detail Decode(absl::string_view in) {
   Detail detail;
   detail.fields.slot = 0;  // On the wire an absent number is 0.

@@ -1,4 +1,4 @@
-// Typed reasons of errors without protobuf: what a Status carries besides its code and text.
+// Typed reasons of errors without protobuf: carried by a Status in addition to its code and text.
 // The detail is attached as a Status payload whose bytes are the wire encoding of
 // ballast.v1.ErrorDetail (types.proto), so proto/convert reads and writes the same payload.
 // Comes from: every room that refuses something. Goes to: proto/convert, the client's callers.

@@ -26,7 +26,7 @@ class RecentLog {
  public:
   explicit RecentLog(size_t capacity) : capacity_(capacity) {}
 
-  // Cuts the text at kRecentLogBytesMax, and forgets the oldest record where `capacity` are there.
+  // Cuts the text at kRecentLogBytesMax, and forgets the oldest of `capacity` records.
   void Add(LogRecord record);
   // Oldest first.
   std::vector<LogRecord> All() const;

@@ -1,5 +1,5 @@
 // Sizes in whole units.
-// Comes from: what gives memory or places in files. Goes to: the same. Thread safety: pure.
+// Comes from: allocators of memory or of places in files. Goes to: the same. Thread safety: pure.
 #pragma once
 
 #include <cstdint>

@@ -9,9 +9,9 @@
 
 namespace ballast {
 
-// Opens /dev/null, for reading and writing, in place of each of the descriptors 0, 1 and 2 that is
-// closed. They stay open in programs that this one starts. UNAVAILABLE: /dev/null cannot be opened,
-// and the text says why.
+// Opens /dev/null, for reading and writing, in place of each closed one of the descriptors 0, 1 and
+// 2. They stay open in programs that this one starts. UNAVAILABLE: /dev/null cannot be opened, and
+// the text says why.
 absl::Status HoldStandardDescriptors();
 
 // The same before any constructor of a library runs: it uses nothing but system calls.

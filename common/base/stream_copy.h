@@ -1,5 +1,5 @@
-// Copying into memory that is read much later: past the caches, so that the bytes that are about to
-// be used stay in them, and without first reading what is overwritten.
+// Copying into memory read much later: past the caches, so that they keep the bytes about to be
+// used, and without first reading the old content.
 // Comes from: Crc32cCopy. Goes to: nothing. Thread safety: pure function.
 #pragma once
 

@@ -24,7 +24,7 @@ namespace ballast {
 class ThreadWorkerPool final : public WorkerPool {
  public:
   // Starts `threads` >= 1 workers called "<name>-<i>". `niceness` in [0, 19] is added to that of
-  // the process (nice(7)): threads that feed the network should not wait behind long kernels.
+  // the process (nice(7)): threads that feed the network should not wait for long kernels.
   explicit ThreadWorkerPool(int threads, absl::string_view name = "worker", int niceness = 0);
   // Joins the threads, too.
   ~ThreadWorkerPool() override;

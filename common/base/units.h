@@ -25,8 +25,8 @@ absl::StatusOr<std::chrono::nanoseconds> ParseDuration(absl::string_view text);
 // the same number.
 std::string FormatBytes(uint64_t bytes);
 
-// For messages: the exact number, and from 1 KiB on roughly what that is: "512 bytes", "3608200
-// bytes (3.4 MiB)".
+// For messages: the exact number, and from 1 KiB on a rounded form: "512 bytes", "3608200 bytes
+// (3.4 MiB)".
 std::string BytesText(uint64_t bytes);
 
 // Writes a duration in the largest unit that divides it: 90s, 250ms. ParseDuration reads it back

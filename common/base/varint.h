@@ -1,4 +1,4 @@
-// Varints of Protocol Buffers, for messages that are written without generated code.
+// Varints of Protocol Buffers, for messages written without generated code.
 // Comes from: ReasonedError, the frame codec. Goes to: bytes of a message. Thread safety: pure.
 #pragma once
 

@@ -23,9 +23,9 @@ class WorkerPool {
   virtual int threads() const = 0;
 
   // Calls body(i) for each i in [0, tasks) on the workers and returns when all calls have
-  // returned; their writes are visible to the caller. The calling thread only waits. Queues behind
-  // jobs submitted earlier. `body` is borrowed until the return. Must not be called by a task of
-  // this pool.
+  // returned; their writes are visible to the caller. The calling thread only waits. Jobs submitted
+  // earlier run first. `body` is borrowed until the return. Must not be called by a task of this
+  // pool.
   virtual void Run(size_t tasks, absl::FunctionRef<void(size_t task)> body) = 0;
 
   // As Run without waiting: after the last body call has returned, `done` runs once on a worker

@@ -36,7 +36,7 @@ char* Map(size_t bytes) {
   return mapped == MAP_FAILED ? nullptr : static_cast<char*>(mapped);
 }
 
-// The aligned `bytes` of a mapping that is one alignment longer; gives back what is around them.
+// The aligned `bytes` of a mapping longer by one alignment; unmaps the rest around them.
 char* CutAligned(char* begin, size_t bytes) {
   constexpr size_t kAlignment = Arena::kAlignmentBytes;
   const size_t head = (kAlignment - reinterpret_cast<uintptr_t>(begin) % kAlignment) % kAlignment;
@@ -65,8 +65,7 @@ absl::StatusOr<Arena> Arena::Create(size_t bytes) {
   // Advice only: without huge pages everything still works, slower.
   const size_t whole = bytes / kAlignmentBytes * kAlignmentBytes;
   if (whole > 0) madvise(begin, whole, MADV_HUGEPAGE);
-  // The first byte of the rest would take 2 MiB of memory: thousands of times what a small job
-  // plans.
+  // The first byte of the rest would take 2 MiB of memory: thousands of times a small job's plan.
   if (whole < rounded) madvise(begin + whole, rounded - whole, MADV_NOHUGEPAGE);
   return Arena(begin, rounded);
 }
@@ -95,7 +94,7 @@ Arena& Arena::operator=(Arena&& other) noexcept {
 
 namespace internal {
 
-// Shared by the pool object and every buffer that is out; the last of them frees the arenas.
+// Shared by the pool object and every buffer in use; the last of them frees the arenas.
 struct BufferPoolState {
   explicit BufferPoolState(const BufferPool::Options& o)
       : options(o), stride(RoundUp(o.buffer_bytes, kBufferAlignmentBytes)) {}

@@ -106,7 +106,7 @@ class BufferRef {
   size_t bytes_ = 0;
 };
 
-// Buffers of one size, carved from arenas that are mapped as needed and kept until the pool and
+// Buffers of one size, carved from arenas, which are mapped as needed and kept until the pool and
 // all its buffers are gone.
 class BufferPool {
  public:
@@ -123,15 +123,15 @@ class BufferPool {
   BufferPool(BufferPool&&) noexcept;
   BufferPool& operator=(BufferPool&&) noexcept;
 
-  // A buffer for the caller alone; its bytes are what the last user left (zero at first use).
+  // A buffer for the caller alone; its bytes are those of the last user (zero at first use).
   // RESOURCE_EXHAUSTED, with the numbers, when max_buffers are out or memory is refused.
   absl::StatusOr<BufferRef> Acquire();
   // Maps room for at least `buffers` (at most max_buffers) and gives these memory, see
-  // Arena::Touch. Best effort: what the system refuses now is asked for again by Acquire.
+  // Arena::Touch. Best effort: Acquire asks again for memory that the system refuses now.
   void Prepare(size_t buffers);
 
   size_t buffer_bytes() const;
-  // Buffers that are out now.
+  // Buffers in use now.
   size_t in_use() const;
   // Bytes mapped so far.
   size_t mapped_bytes() const;

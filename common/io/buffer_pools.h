@@ -1,4 +1,4 @@
-// BufferPools: pools of buffers of several sizes, so that a buffer takes the bytes of what it holds
+// BufferPools: pools of buffers of several sizes, so that a buffer takes the bytes of its content
 // and not those of the largest. Sizes are rounded up to classes, at most an eighth above, so that
 // many sizes share few pools.
 // Comes from: server/round (registers, sums, weights on their way out). Goes to: the same.

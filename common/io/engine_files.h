@@ -14,7 +14,7 @@
 
 namespace ballast {
 
-// Makes what carries the blocks of one device: MakeLibaioBackend, or one that tests own.
+// Makes the backend that carries the blocks of one device: MakeLibaioBackend, or one of a test.
 using IoBackendMaker = std::function<absl::StatusOr<std::unique_ptr<IoBackend>>(int queue_depth)>;
 
 // `below` outlives the result and all its files. A device gets its engine, with `options`, when the

@@ -1,4 +1,4 @@
-// Files as durable formats see them: positional reads and writes, flushes that are reported, and
+// Files as durable formats see them: positional reads and writes, flushes with a result, and
 // directories whose entries survive only when asked for. One interface for the real file system,
 // for decorators that inject faults and for the simulator's disk.
 // Comes from: server/durability, server/meta, tests. Goes to: POSIX (posix_file.cc), memory_disk.h.
@@ -31,8 +31,8 @@ struct ConstBytes {
 // An open file. Closed by the destructor, which reports nothing: a caller that needs the bytes
 // calls Sync first. Errors of all methods name the path and the operation:
 //   RESOURCE_EXHAUSTED  no space left (or quota), with the bytes asked for
-//   DATA_LOSS           the device cannot give back what is there (EIO of a read or list, or when a
-//                       file that is there is opened)
+//   DATA_LOSS           the device cannot give back stored data (EIO of a read or list, or when an
+//                       existing file is opened)
 //   INTERNAL            anything else the system refused, also EIO of a write or flush, after which
 //                       the file must not be trusted
 class File {
@@ -44,15 +44,14 @@ class File {
   // through the page cache when they are not.
   virtual absl::StatusOr<size_t> ReadAt(uint64_t offset, size_t bytes, void* to) = 0;
 
-  // Writes all of `parts`, one behind the other, at `offset`; short writes are continued. Direct
-  // I/O as for ReadAt.
+  // Writes all of `parts`, one after the other, at `offset`; short writes are continued. Direct I/O
+  // as for ReadAt.
   virtual absl::Status WriteAt(uint64_t offset, absl::Span<const ConstBytes> parts) = 0;
 
   // ReadAt and WriteAt that may continue after the call: `done` runs once, on any thread, which it
-  // must not hold up. Memory stays valid, and what is written unchanged, until then; the file, too.
-  // A caller that needs an order among requests waits for one before it begins the next; Sync
-  // covers those that are done. Files without an engine (engine_files.h) do all of it before they
-  // return.
+  // must not hold up. Memory stays valid, and for a write unchanged, until then; the file, too. A
+  // caller that needs an order among requests waits for one before it begins the next; Sync covers
+  // the finished ones. Files without an engine (engine_files.h) do all of it before they return.
   virtual void StartRead(uint64_t offset, size_t bytes, void* to,
                          std::function<void(absl::StatusOr<size_t>)> done) {
     done(ReadAt(offset, bytes, to));
@@ -92,7 +91,7 @@ struct OpenOptions {
   // Past the page cache where the file system can (O_DIRECT); silently through it where not, see
   // FileSystem::DirectIo.
   bool direct = false;
-  // What an engine does for this file goes in front of other files': a vote waits for it.
+  // An engine serves this file before others: a vote waits for it.
   bool urgent = false;
 };
 
@@ -100,8 +99,8 @@ class FileSystem {
  public:
   virtual ~FileSystem() = default;
 
-  // Errors as File's, and NOT_FOUND, ALREADY_EXISTS, PERMISSION_DENIED; INVALID_ARGUMENT for what
-  // is there but no regular file: a FIFO would hold its reader up.
+  // Errors as File's, and NOT_FOUND, ALREADY_EXISTS, PERMISSION_DENIED; INVALID_ARGUMENT for an
+  // existing path of anything but a regular file: a FIFO would hold its reader up.
   virtual absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path,
                                                      const OpenOptions& options) = 0;
   // Names in `directory`, ascending, without "." and "..".
@@ -123,8 +122,7 @@ class FileSystem {
   virtual absl::Status SyncDirectory(const std::string& directory) = 0;
   // Bytes that may still be written by this user in the file system of `path`.
   virtual absl::StatusOr<uint64_t> FreeBytes(const std::string& path) = 0;
-  // Whether what is written below one of the two directories, which are there, takes the bytes that
-  // are free for the other.
+  // Whether writes below one of the two directories, which exist, take bytes free for the other.
   virtual absl::StatusOr<bool> ShareSpace(const std::string& a, const std::string& b) = 0;
   // Whether files in `directory` can be opened past the page cache.
   virtual bool DirectIo(const std::string& directory) = 0;
@@ -134,7 +132,7 @@ class FileSystem {
 FileSystem* PosixFileSystem();
 
 // Writes `content` to `path` so that after a crash or power loss there is either the old content or
-// the new one: a temporary name beside it, Sync, Rename, SyncDirectory.
+// the new one: a temporary name next to it, Sync, Rename, SyncDirectory.
 absl::Status ReplaceFile(FileSystem* fs, const std::string& path, absl::string_view content);
 // The whole file. RESOURCE_EXHAUSTED when it is longer than `bytes_max`.
 absl::StatusOr<std::string> ReadWholeFile(FileSystem* fs, const std::string& path,

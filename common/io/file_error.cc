@@ -30,7 +30,7 @@ absl::StatusCode CodeOf(int error) {
   }
 }
 
-// Of a file that may not grow: which limit that is, if the process has one.
+// Of a file that may not grow: which limit stops it, if the process has one.
 std::string SizeLimit() {
   const std::optional<uint64_t> limit = FileBytesMax();
   if (!limit.has_value()) return "; this file system holds no file so large: choose another one";

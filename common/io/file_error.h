@@ -23,8 +23,8 @@ bool CannotLink(int error);
 // <system's words>" and, where the reader can do something, what. `operation` is a verb with its
 // numbers: "write 512 bytes at offset 0 of".
 absl::Status FileError(int error, absl::string_view operation, absl::string_view path);
-// The same of an operation that wants what is there (read, list, open and not create): EIO is
-// DATA_LOSS. A write or flush that fails has lost nothing that was there before.
+// The same of an operation on stored data (read, list, open and not create): EIO is DATA_LOSS. A
+// failed write or flush has lost nothing stored earlier.
 absl::Status FileReadError(int error, absl::string_view operation, absl::string_view path);
 
 }  // namespace ballast

@@ -1,5 +1,5 @@
-// ForwardingFiles: a file system whose work another one does, for those that add something to some
-// of its calls. What is overridden is theirs.
+// ForwardingFiles: a file system that forwards all calls to another one, for classes that add
+// something to some of them by overriding.
 // Comes from: EngineFileSystem, WatchedFileSystem. Goes to: another FileSystem.
 // Thread safety: as file.h says.
 #pragma once

@@ -1,4 +1,4 @@
-// What the kernel says of transparent huge pages, which arenas and direct I/O want.
+// The kernel's setting of transparent huge pages, which arenas and direct I/O want.
 // Comes from: the server's start, ballastctl tune. Goes to: the kernel's file. Thread safety: pure
 // apart from reading it.
 #pragma once

@@ -106,7 +106,7 @@ void IoEngine::Fill() {
       left.remove_prefix(1);
     }
   }
-  // What the device did not take waits in front of the others until an event makes room.
+  // Blocks that the device did not take wait in front of the others until an event makes room.
   for (size_t i = left.size(); i-- > 0;) {
     schedule_.Return(std::move(under_way_[left[i].id]));
     free_ids_.push_back(left[i].id);

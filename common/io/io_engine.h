@@ -38,7 +38,7 @@ struct IoEvent {
   int64_t result = 0;  // bytes transferred, or a negative errno value
 };
 
-// What carries blocks to the device. Submit is called by one thread at a time, Reap by another.
+// Carries blocks to the device. Submit is called by one thread at a time, Reap by another.
 class IoBackend {
  public:
   virtual ~IoBackend() = default;
@@ -62,19 +62,20 @@ struct IoOptions {
 
 class IoEngine {
  public:
-  // Starts the engine's thread. INVALID_ARGUMENT for a block that is no multiple of 4096 bytes or
-  // a depth outside 1 to 4096.
+  // Starts the engine's thread. INVALID_ARGUMENT for a block size other than a multiple of 4096
+  // bytes or a depth outside 1 to 4096.
   static absl::StatusOr<std::unique_ptr<IoEngine>> Create(const IoOptions& options,
                                                           std::unique_ptr<IoBackend> backend);
-  // Waits for what was submitted.
+  // Waits for all submitted requests.
   ~IoEngine();
   IoEngine(const IoEngine&) = delete;
   IoEngine& operator=(const IoEngine&) = delete;
 
   // Begins `request` as soon as there is room. Its memory and file stay valid until `done` has run,
   // exactly once, with the first error of its blocks (file.h says which; also OUT_OF_RANGE when a
-  // read passes the end of the file). A request of no bytes that is no sync completes, too. Blocks
-  // of one request, and requests, are under way in any order: a caller that needs an order waits.
+  // read passes the end of the file). A request of no bytes, other than a sync, completes, too.
+  // Blocks of one request, and requests, are under way in any order: a caller that needs an order
+  // waits.
   void Submit(IoRequest request);
 
   // Submit, and wait. Not from a completion.

@@ -79,10 +79,10 @@ std::optional<IoDone> IoSchedule::Finish(IoPiece piece, int64_t result) {
     return std::nullopt;
   }
   under_way_[static_cast<size_t>(progress.request.kind)] -= piece.bytes;
-  // A block that is done, also one of no bytes; a flush returns 0.
+  // A finished block, also one of no bytes; a flush returns 0.
   if (result >= 0 && static_cast<uint64_t>(result) >= piece.bytes) return EndIfWhole(piece);
   absl::Status error;
-  // Direct I/O continues at a page's start only: the bytes behind it are transferred once more.
+  // Direct I/O continues at a page's start only: bytes after that start are transferred once more.
   const size_t whole = result > 0 ? static_cast<size_t>(result) / kPageBytes * kPageBytes : 0;
   if (result < 0) {
     error = PieceError(piece, static_cast<int>(-result));

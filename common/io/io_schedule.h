@@ -1,5 +1,5 @@
-// IoSchedule: which block goes to the device next, and what a block's result means for its request.
-// Pure: no thread, clock or I/O.
+// IoSchedule: which block goes to the device next, and the meaning of a block's result for its
+// request. Pure: no thread, clock or I/O.
 // Comes from: IoEngine. Goes to: IoEngine. Thread safety: thread-compatible.
 #pragma once
 
@@ -27,7 +27,7 @@ struct IoRequest {
   uint64_t offset = 0;  // bytes; this and `data` and `bytes` as the descriptor wants them
   void* data = nullptr;
   size_t bytes = 0;
-  bool urgent = false;  // in front of what is not: a vote waits for it
+  bool urgent = false;  // before all others: a vote waits for it
   std::function<void(const absl::Status&)> done;
 };
 
@@ -38,7 +38,7 @@ struct IoProgress {
   absl::Status status;  // the first error
 };
 
-// A part of a request, at most one block long. What a short transfer leaves over is a piece again.
+// A part of a request, at most one block long. The rest of a short transfer is a piece again.
 struct IoPiece {
   std::shared_ptr<IoProgress> of;
   uint64_t at = 0;  // bytes from the request's start

@@ -7,7 +7,7 @@
 namespace ballast {
 namespace {
 
-// Each block that is done makes place for the next one.
+// Each finished block makes room for the next one.
 class Run {
  public:
   Run(IoEngine* engine, const IoStream& stream, const std::function<double()>& now)

@@ -1,12 +1,12 @@
-// A disk in memory that loses what was not synced: for the simulator and for tests of everything
-// that claims to survive power loss. It is as mean as POSIX allows:
+// A disk in memory that loses unsynced data: for the simulator and for tests of everything that
+// claims to survive power loss. It is as mean as POSIX allows:
 //   - Written bytes are safe after the file's Sync. Until then each write may, on its own, be
 //   there,
 //     be missing, or be there in some of its 512-byte sectors.
 //   - Created, renamed and removed names are safe after SyncDirectory of their directory, also
 //   those
-//     of directories and of files that were synced themselves. Until then each may be missing,
-//     together with the later changes of the same names.
+//     of directories and of files synced themselves. Until then each may be missing, together with
+//     the later changes of the same names.
 //   - After a failed Sync the bytes that it was to save are readable, and no later Sync saves them.
 // Comes from: tests, the simulator. Goes to: whatever takes a FileSystem.
 // Thread safety: thread-safe; one mutex. No clock and no chance of its own: the same calls give the
@@ -35,7 +35,7 @@ namespace ballast {
 class MemoryDisk : public FileSystem {
  public:
   // Where a crash takes its choices from. Answering always 0 keeps everything, always 1 loses
-  // everything that was not synced.
+  // everything unsynced.
   using Random = std::function<uint64_t()>;
 
   // What can be made to fail. kSync is File::Sync and SyncDirectory.
@@ -68,8 +68,8 @@ class MemoryDisk : public FileSystem {
   // Always: the disk has no cache to go past, and nothing differs.
   bool DirectIo(const std::string& directory) override;
 
-  // Power loss and restart. Files that were open answer INTERNAL from now on. `random` must not
-  // call the disk.
+  // Power loss and restart. Files left open answer INTERNAL from now on. `random` must not call the
+  // disk.
   void Crash(const Random& random);
 
   // Makes the `nth` operation of this kind from now on (1: the next) fail with an errno value, EIO
@@ -84,7 +84,7 @@ class MemoryDisk : public FileSystem {
   // Turns bit `bit` (0 to 7) of the byte at `offset` around, wherever the disk holds that byte.
   // NOT_FOUND when there is no such file, OUT_OF_RANGE when it is shorter.
   absl::Status FlipBit(const std::string& path, uint64_t offset, int bit);
-  // A write that does not fit writes what fits and fails.
+  // A write larger than the room left writes a part and fails.
   void SetCapacity(uint64_t bytes);
   // All files, ascending, without a leading "/".
   std::vector<std::string> Paths() const;

@@ -1,11 +1,11 @@
-// The machine's own file system behind file.h, and the two helpers for small whole files.
+// The machine's own file system as a FileSystem, and the two helpers for small whole files.
 //
 // Direct I/O: a file opened with `direct` has two descriptors, one with O_DIRECT for requests whose
 // memory, offset and length are whole pages, and one through the page cache for all others. Mixing
 // them is coherent on Linux: a direct read first writes back the cached pages of its range, a
-// direct write also drops them afterwards. What remains unsafe is a direct write that overlaps a
-// cached write still under way, which file.h forbids. A direct request that the file system refuses
-// after all (EINVAL) goes through the cache.
+// direct write also drops them afterwards. Only a direct write that overlaps a cached write still
+// under way is unsafe, and file.h forbids it. A direct request that the file system refuses after
+// all (EINVAL) goes through the cache.
 //
 // Comes from: server/durability, server/meta. Goes to: the kernel.
 // Thread safety: as file.h says; a file's descriptors never change, its one flag is an atomic.
@@ -192,7 +192,7 @@ class PosixFile : public File {
     return Uninterrupted([&] { return pwritev(fd, batch.data(), count, offset); });
   }
 
-  // For file systems without fallocate: takes the space by writing behind the file's end.
+  // For file systems without fallocate: takes the space by writing after the file's end.
   absl::Status WriteZeros(uint64_t bytes) {
     BALLAST_ASSIGN_OR_RETURN(uint64_t end, Size());
     while (end < bytes) {

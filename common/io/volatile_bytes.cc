@@ -7,7 +7,7 @@
 namespace ballast {
 namespace {
 
-constexpr uint64_t kSectorBytes = 512;  // What a disk writes whole or not at all.
+constexpr uint64_t kSectorBytes = 512;  // The unit that a disk writes whole or not at all.
 
 }  // namespace
 
@@ -57,7 +57,7 @@ void VolatileBytes::Save() {
       continue;
     }
     change.ApplyTo(&safe_);
-    // What is written again replaces what was abandoned there.
+    // New bytes replace those abandoned at that place.
     std::erase_if(left, [&](const Change& old) { return old.Overlaps(change); });
   }
   changes_ = std::move(left);

@@ -13,7 +13,7 @@ namespace ballast {
 
 class VolatileBytes {
  public:
-  // What is read now.
+  // The content read now.
   const std::string& seen() const { return seen_; }
 
   void Write(uint64_t offset, std::string data);
@@ -26,8 +26,8 @@ class VolatileBytes {
   // A Sync that fails: no later one saves the changes so far, as a kernel forgets pages that it
   // could not write back.
   void Abandon();
-  // Power loss: each change that was not saved is kept, lost, or kept in some of its sectors of 512
-  // bytes. Always 0 from `random` keeps all, always 1 loses all.
+  // Power loss: each unsaved change is kept, lost, or kept in some of its sectors of 512 bytes.
+  // Always 0 from `random` keeps all, always 1 loses all.
   void Crash(const std::function<uint64_t()>& random);
   // Turns one bit around wherever the byte at `offset` is held.
   void FlipBit(uint64_t offset, int bit);

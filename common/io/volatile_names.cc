@@ -33,8 +33,8 @@ void VisitFiles(const std::string& path, const Node& directory,
   }
 }
 
-// Leaves what a power loss leaves of a node and of all below it. `crashed`: what has become so
-// already; a file may have several names.
+// Applies a power loss to a node and all below it. `crashed`: nodes done already; a file may have
+// several names.
 void CrashNode(Node* node, const std::function<uint64_t()>& random, std::set<Node*>* crashed) {
   if (!crashed->insert(node).second) return;
   node->content.Crash(random);
@@ -186,7 +186,7 @@ absl::Status VolatileNames::Sync(const std::string& directory) {
   const NodePtr synced = Find(directory);
   if (synced == nullptr) return FileError(ENOENT, "sync directory", directory);
   if (!synced->is_directory) return FileError(ENOTDIR, "sync directory", directory);
-  // From the newest back: what touches this directory, and what went before it on the same names.
+  // From the newest back: changes of this directory, and earlier ones of the same names.
   std::set<std::pair<Node*, std::string>> names;
   std::vector<Change> saved, left;
   for (; !unsynced_.empty(); unsynced_.pop_back()) {

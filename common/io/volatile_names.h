@@ -32,7 +32,7 @@ class VolatileNames {
     Entries synced_entries = {};  // As the medium has them.
   };
 
-  // A name and what it stands for.
+  // A name and its node.
   struct Entry {
     NodePtr directory;
     std::string name;
@@ -69,9 +69,9 @@ class VolatileNames {
   // The medium has the changes of this directory's names, and what went before them on the same
   // names. Errors: ENOENT, ENOTDIR.
   absl::Status Sync(const std::string& directory);
-  // Power loss: each change that was not synced is kept or lost, together with the later changes of
-  // the same names; files lose what VolatileBytes::Crash says. Always 0 from `random` keeps all,
-  // always 1 loses all.
+  // Power loss: each unsynced change is kept or lost, together with the later changes of the same
+  // names; files lose bytes as VolatileBytes::Crash does. Always 0 from `random` keeps all, always
+  // 1 loses all.
   void Crash(const std::function<uint64_t()>& random);
 
  private:

@@ -1,5 +1,5 @@
-// Thread safety: mu_ of CallsUnderWay guards what has not ended, that of SlowCalls what was told
-// last; files hold nothing of their own.
+// Thread safety: mu_ of CallsUnderWay guards the calls under way, that of SlowCalls the last
+// report; files hold nothing of their own.
 #include "common/io/watched_files.h"
 
 #include <cstdint>

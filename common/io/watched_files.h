@@ -1,7 +1,7 @@
-// WatchedFileSystem: a file system that says when its disk is slow, and what has not ended yet:
-// rounds wait for flushes and writes, and nothing else says why. All is done by the file system
-// below. Comes from: server (start). Goes to: server/durability and server/tier, as file.h's
-// FileSystem. Thread safety: CallsUnderWay is thread-safe; the rest as file.h says.
+// WatchedFileSystem: a file system that reports a slow disk and calls still under way: rounds wait
+// for flushes and writes, and nothing else says why. All is done by the file system below. Comes
+// from: server (start). Goes to: server/durability and server/tier, as file.h's FileSystem. Thread
+// safety: CallsUnderWay is thread-safe; the rest as file.h says.
 #pragma once
 
 #include <chrono>
@@ -24,7 +24,7 @@ struct WatchOptions {
   std::chrono::nanoseconds quiet = std::chrono::seconds(30);  // and then nothing for this time
 };
 
-// Calls that have begun and not ended. A disk that hangs ends none, so only their age tells.
+// Calls begun and not ended. A hung disk ends none, so only their age tells.
 class CallsUnderWay {
  public:
   struct Call {
@@ -56,11 +56,11 @@ class CallsUnderWay {
   std::map<uint64_t, Begun> begun_ ABSL_GUARDED_BY(mu_);  // the oldest first
 };
 
-// `below` and `clock` outlive the result and all its files. `warn` gets a sentence that names the
-// file, what was done to it and how long it took, and how many such calls were not told since the
-// last sentence. It runs on the thread of the call's end and must not block. `calls` learns of the
-// calls that a round or a snapshot waits for: all but those that take as long as files are large
-// (Allocate, RemoveAll), and questions.
+// `below` and `clock` outlive the result and all its files. `warn` gets a sentence with the file,
+// the operation and its duration, and the number of such calls left out since the last sentence. It
+// runs on the thread of the call's end and must not block. `calls` learns of the calls that a round
+// or a snapshot waits for: all but those that take as long as files are large (Allocate,
+// RemoveAll), and questions.
 std::unique_ptr<FileSystem> WatchedFileSystem(FileSystem* below, const Clock* clock,
                                               const WatchOptions& options,
                                               std::function<void(const std::string&)> warn,

@@ -16,7 +16,7 @@ namespace ballast {
 enum class ContributorRule : uint8_t {
   kEach = 0,  // each slot, to each extent
   // Exactly one slot to each extent: the extents of a flat space are dealt to the slots in turn, in
-  // push order (Layout::Turn). What it pushes is the sum over all slots already.
+  // push order (Layout::Turn). It pushes the sum over all slots already.
   kByPosition = 1,
 };
 
@@ -52,7 +52,7 @@ uint32_t MostContributors(const std::vector<ContributorSet>& sets);
 // Whether slots send digests of their gradients with `round`, in an epoch that starts with round
 // `epoch_start`: of reduced gradients in the first rounds of each epoch, where a new process may be
 // wrong, and in each hundredth. A digest costs the slots that push nothing one read of their
-// gradient; in one round of a hundred that is below what a round varies by.
+// gradient; once in a hundred rounds, this is below the variation between rounds.
 bool GradientDigestsDue(Gradients gradients, uint64_t round, uint64_t epoch_start);
 
 }  // namespace ballast

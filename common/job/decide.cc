@@ -65,7 +65,7 @@ double GradNorm(const DecideInput& input, const std::vector<ExtentNorm>& norms, 
   return std::sqrt(mean_sumsq);
 }
 
-// Moves the policy by a round with gradients. Returns by what they are divided.
+// Moves the policy by a round with gradients. Returns their divisor.
 double MovePolicy(const DecideInput& input, bool overflow, Decision* decision) {
   PolicyState* const policy = &decision->policy;
   if (overflow) ++policy->consecutive_skips;

@@ -51,9 +51,9 @@ struct Vote {
   uint64_t nonfinite = 0;
   uint32_t contributor_digest = 0;
   std::vector<ScalarSet> scalars;  // only from the lowest server id
-  Nonfinite first_nonfinite;       // of what the server owns
-  // Per group, what the round steps with. From the lowest server id of a job whose policy state has
-  // version 2, in a round with gradients; else none.
+  Nonfinite first_nonfinite;       // of the server's extents
+  // Per group, the rates of the round's step. From the lowest server id of a job whose policy state
+  // has version 2, in a round with gradients; else none.
   std::vector<GroupRates> rates;
   // The second vote of a round whose optimizer takes two passes: of each run that the server owns
   // and whose tensor has a gradient, by extent, then by run. Nothing before the first pass is over.
@@ -63,14 +63,14 @@ struct Vote {
 struct Decision {
   bool applied = false;
   bool halted = false;  // not applied, and the trainers get an error
-  // Applied: what was pushed takes the place of this part of the state, and of nothing else.
+  // Applied: the pushed bytes replace this part of the state, and nothing else.
   UploadPlane upload = UploadPlane::kNone;
   double grad_norm = 0;  // global 2-norm of the unscaled mean, fp64
   double clip_coef = 1;
   // Factor per group folded into the step: fp32(coef / (divisor * loss_scale)).
   std::vector<float> grad_scale;
   uint64_t nonfinite = 0;
-  Nonfinite first_nonfinite;  // over all servers; of a round that is not applied
+  Nonfinite first_nonfinite;  // over all servers; of a round not applied
   std::vector<ScalarSet> scalars;
   PolicyState policy;  // after the round
 };
@@ -100,16 +100,16 @@ DecideInput DecideInputOf(const JobSpec& spec);
 //   norm = sqrt(sum) / (W * loss_scale);  coef = min(1, max_grad_norm / (norm + 1e-6))
 // (DeepSpeed's form); 0 switches clipping off. A non-finite element or an overflowed sum of squares
 // skips the round everywhere, or halts it: under kHalt, and when max_consecutive_skips were skipped
-// before it. A halted round changes what a skipped one changes; the counter starts again with the
-// next round that is applied.
+// before it. A halted round has the effects of a skipped one; the counter starts again with the
+// next applied round.
 // A policy state of version 2 moves as StepLossScaler says, by every round with gradients, also by
-// one in which no tensor has any. `loss_scale` in the formulas is then what gradients are divided
-// by: the scale before the round, or under the profile DeepSpeed the one after it. A dynamic scale
-// that may still fall ends a row of skips by itself: max_consecutive_skips counts only at its
-// minimum, where an overflow with no hysteresis left halts the round. The index of a schedule moves
-// by one in a round that is applied. Uploads move neither; one with step counts may set the index.
-// Errors: ABORTED VOTE_MISMATCH when servers saw different contributions; INTERNAL when extents are
-// missing or doubled, or the lead server's rates are not those of all groups.
+// one in which no tensor has any. `loss_scale` in the formulas is then the divisor of gradients:
+// the scale before the round, or under the profile DeepSpeed the one after it. A dynamic scale that
+// may still fall ends a row of skips by itself: max_consecutive_skips counts only at its minimum,
+// where an overflow with no hysteresis left halts the round. The index of a schedule moves by one
+// in an applied round. Uploads move neither; one with step counts may set the index. Errors:
+// ABORTED VOTE_MISMATCH when servers saw different contributions; INTERNAL when extents are missing
+// or doubled, or the lead server's rates are not those of all groups.
 absl::StatusOr<Decision> Decide(const DecideInput& input, std::vector<Vote> votes);
 
 }  // namespace ballast

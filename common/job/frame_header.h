@@ -34,7 +34,7 @@ struct FrameHeader {
 // frame's checksum is Crc32c(payload, IdentityCrc(header)).
 uint32_t IdentityCrc(const FrameHeader& header);
 
-// What the receiver says of a frame whose checksum is `computed` and not header.crc32c.
+// The receiver's error for a frame whose checksum is `computed` and not header.crc32c.
 std::string DamagedFrameText(const FrameHeader& header, uint32_t computed);
 
 }  // namespace ballast

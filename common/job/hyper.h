@@ -10,7 +10,7 @@
 namespace ballast {
 
 // Why no group of a job of the kind `row` with these `options` can have the values `hyper`, in the
-// order of the row's keys: as what follows "group 3". Empty: one can.
+// order of the row's keys: as a text to follow "group 3". Empty: one can.
 std::string HyperRefusal(const OptimizerRow& row, const Options& options, const Hyper& hyper);
 
 }  // namespace ballast

@@ -22,16 +22,15 @@ namespace ballast {
 // Numbers equal ballast.v1.Durability.
 enum class Durability : uint8_t { kUnspecified = 0, kPower = 1, kProcess = 2, kNone = 3 };
 
-// Where the optimizer state should live. A hint that changes no bit: it is no part of what trainers
-// must agree on. Numbers equal ballast.v1.Device.
+// Where the optimizer state should live. A hint that changes no bit: trainers need not agree on it.
+// Numbers equal ballast.v1.Device.
 enum class Device : uint8_t {
   kAuto = 0,  // in memory if it fits, else on NVMe if the job is durable
   kCpu = 1,   // in memory, or the job is refused
   kNvme = 2,  // on NVMe, with as much of it in memory as fits
 };
 
-// What is done about a round whose gradient is not finite. Numbers equal
-// ballast.v1.NonfinitePolicy.
+// Treatment of a round whose gradient is not finite. Numbers equal ballast.v1.NonfinitePolicy.
 enum class NonfinitePolicy : uint8_t {
   kSkip = 0,  // nothing is applied, the job continues: at most max_consecutive_skips in a row
   kHalt = 1,  // nothing is applied, and every trainer's step ends with the error NONFINITE
@@ -41,14 +40,14 @@ enum class NonfinitePolicy : uint8_t {
 enum class Gradients : uint8_t {
   kLocal = 0,    // each slot has its own, and the servers average them
   kReduced = 1,  // every slot has the same mean already, as in DDP: one slot pushes it
-  // Each slot has the sum over all slots for the extents that are dealt to it, and pushes those.
+  // Each slot has the sum over all slots for the extents dealt to it, and pushes those.
   kScattered = 2,
 };
 
 inline constexpr uint32_t kMaxConsecutiveSkips = 100;  // default
 
 inline constexpr uint32_t kReductionSlotOrderFp32 = 1;
-// What a slot may leave with a round for its script to continue from (RoundBegin.user_state).
+// State that a slot may leave with a round for its script to continue from (RoundBegin.user_state).
 inline constexpr uint32_t kUserStateBytesMax = 65536;
 
 struct TensorSpec {
@@ -109,8 +108,8 @@ absl::StatusOr<uint64_t> ElementCount(const TensorSpec& tensor, const JobLimits&
 absl::Status CheckOptimizerKind(int number);
 
 // INVALID_ARGUMENT (reason BAD_SPEC, of its policy BAD_HYPERPARAM) naming the first offending
-// field; UNIMPLEMENTED for what this version does not offer. Never allocates more than the spec
-// itself holds.
+// field; UNIMPLEMENTED for features that this version does not offer. Never allocates more than the
+// spec itself holds.
 absl::Status ValidateJobSpec(const JobSpec& spec, const JobLimits& limits);
 
 // "local", "reduced" or "scattered".
@@ -123,7 +122,7 @@ inline absl::string_view NameOf(Gradients gradients) {
 const OptimizerRow& OptimizerRowOf(const JobSpec& spec);
 // The job's optimizer, with the initial values of options that the spec leaves out.
 Optimizer OptimizerOf(const JobSpec& spec);
-// The arrays behind the master weight, in the order of a tile.
+// The arrays after the master weight, in the order of a tile.
 std::span<const StateArray> StateArraysOf(const JobSpec& spec);
 // fp32 arrays per parameter, the master weight included.
 uint32_t StateArrayCount(const JobSpec& spec);

@@ -1,6 +1,6 @@
-// What the names of tensors must be that are new. Jobs of earlier versions may have other names,
-// and are read as they are: ValidateJobSpec is for both. Comes from: the home, when it makes or
-// grows a job. Goes to: nothing. Thread safety: pure function.
+// Rules for the names of new tensors. Jobs of earlier versions may have other names, and are read
+// as they are: ValidateJobSpec is for both. Comes from: the home, when it makes or grows a job.
+// Goes to: nothing. Thread safety: pure function.
 #pragma once
 
 #include <span>

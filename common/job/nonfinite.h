@@ -1,8 +1,7 @@
-// Nonfinite: the first element at which a round's gradient is not finite, and what a job does
-// about such rounds. It travels in votes and decisions, so every server, every trainer and every
-// replay names the same one.
-// Comes from: server/reduce, through the votes. Goes to: Decide, logs, RoundResult, error texts.
-// Thread safety: plain values and pure functions.
+// Nonfinite: the first element at which a round's gradient is not finite, and a job's treatment of
+// such rounds. It travels in votes and decisions, so every server, every trainer and every replay
+// names the same one. Comes from: server/reduce, through the votes. Goes to: Decide, logs,
+// RoundResult, error texts. Thread safety: plain values and pure functions.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +13,7 @@
 
 namespace ballast {
 
-// What is wrong with an element. Numbers are those of logs and of ballast.v1.NonfiniteKind.
+// The fault of an element. Numbers are those of logs and of ballast.v1.NonfiniteKind.
 enum class NonfiniteKind : uint32_t {
   kNone = 0,      // everything is finite
   kGradient = 1,  // the slot's own gradient is NaN or Inf
@@ -30,7 +29,7 @@ struct Nonfinite {
   uint32_t extent = 0;
   uint32_t element = 0;     // in the extent
   uint32_t slot = 0;        // seat in the job
-  uint32_t value_bits = 0;  // fp32: what the slot sent, widened; every NaN is 0x7FC00000
+  uint32_t value_bits = 0;  // fp32: the slot's value, widened; every NaN is 0x7FC00000
 
   bool operator==(const Nonfinite&) const = default;
 };
@@ -42,7 +41,7 @@ bool ComesBefore(const Nonfinite& a, const Nonfinite& b);
 // "tensor "w"[3, 17] (element 65): slot 1's gradient is nan". Any `nonfinite` is safe to pass.
 std::string NonfiniteText(const Layout& layout, const JobSpec& spec, const Nonfinite& nonfinite);
 
-// A round that was not applied.
+// A round not applied.
 struct UnappliedRound {
   uint64_t round = 0;
   uint64_t nonfinite = 0;          // elements of the sums
@@ -50,8 +49,8 @@ struct UnappliedRound {
   Nonfinite first;
 };
 
-// What the trainers of a halted round get: ABORTED NONFINITE, with the element, why the round was
-// not skipped, and what to do next. The same text on every server and trainer.
+// The error for the trainers of a halted round: ABORTED NONFINITE, with the element, why the round
+// was not skipped, and the next step. The same text on every server and trainer.
 absl::Status HaltError(const Layout& layout, const JobSpec& spec, const UnappliedRound& round);
 
 }  // namespace ballast

@@ -1,6 +1,6 @@
-// What each optimizer kind consists of: its hyper-parameters, the options that a job fixes, its
-// state arrays and its formula. Rooms, logs and files take all of it from here as data, so that a
-// further optimizer changes no format. LAMB takes two passes over the state in each round.
+// The parts of each optimizer kind: its hyper-parameters, the options that a job fixes, its state
+// arrays and its formula. Rooms, logs and files take all of it from here as data, so that a further
+// optimizer changes no format. LAMB takes two passes over the state in each round.
 // Comes from: JobSpec. Goes to: rounds, state, the wire. Thread safety: immutable tables.
 #pragma once
 
@@ -62,12 +62,12 @@ struct OptionKey {
   size_t needs = kNoOption;  // the flag without which it must be 0
 };
 
-// An fp32 array behind the master weight, one element per parameter.
+// An fp32 array after the master weight, one element per parameter.
 struct StateArray {
   const char* name;                // as in torch's state_dict and in exports
-  const char* shown;               // what a message calls its values
+  const char* shown;               // name of its values in messages
   size_t needs = kNoOption;        // the flag without which a job has no such array
-  size_t filled_from = kNoOption;  // the option that is its first value; 0 without one
+  size_t filled_from = kNoOption;  // option with its initial value; 0 without one
 };
 
 struct OptimizerRow {
@@ -136,7 +136,7 @@ inline std::vector<std::string> OptimizerNames() {
   return names;
 }
 
-// The row of `kind`, or null for a number that is not in the table. Static storage.
+// The row of `kind`, or null for a number missing from the table. Static storage.
 constexpr const OptimizerRow* FindOptimizer(OptimizerKind kind) {
   for (const OptimizerRow& row : kOptimizers) {
     if (row.kind == kind) return &row;

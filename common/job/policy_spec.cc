@@ -42,7 +42,7 @@ absl::Status CheckScaler(const PolicySpec& policy) {
                              scaler.min_loss_scale, "; 1 is the default"));
 }
 
-// Each number by itself: a round must be able to use what they lead to. decay_mom_rate may be
+// Each number by itself: a round must be able to use the resulting rates. decay_mom_rate may be
 // negative; the round keeps the momentum in its range.
 absl::Status CheckRange(const std::string& name, double value) {
   if (IsMomentum(name)) {

@@ -1,6 +1,6 @@
-// What a job leaves to the service: a dynamic loss scale, and the schedule of its learning rates.
-// Comes from: the first slot's Attach, as part of JobSpec. Goes to: Decide, the lead server's vote.
-// Thread safety: plain values and pure functions.
+// The policy that a job leaves to the service: a dynamic loss scale, and the schedule of its
+// learning rates. Comes from: the first slot's Attach, as part of JobSpec. Goes to: Decide, the
+// lead server's vote. Thread safety: plain values and pure functions.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct PolicySpec {
   // group.
   std::vector<uint32_t> schedule_group;
   // How many schedule groups there are, as many as lists of the schedule have values; 0: one more
-  // than the largest that is named.
+  // than the largest named.
   uint32_t schedule_group_count = 0;
 
   bool operator==(const PolicySpec&) const = default;
@@ -42,10 +42,10 @@ struct PolicySpec {
 // Schedule groups of a job with `groups` groups.
 uint32_t ScheduleGroupCount(const PolicySpec& policy, uint32_t groups);
 
-// INVALID_ARGUMENT BAD_HYPERPARAM naming the argument, its value, the limit and a remedy. Beside
-// what CheckLossScaler and CheckSchedule refuse: rates that a round could not use (a negative or
-// huge learning rate, a momentum outside of [0, 1)), momenta for an optimizer without betas, and
-// schedule groups that do not fit the job's `groups`.
+// INVALID_ARGUMENT BAD_HYPERPARAM naming the argument, its value, the limit and a remedy. In
+// addition to the refusals of CheckLossScaler and CheckSchedule: rates that a round could not use
+// (a negative or huge learning rate, a momentum outside of [0, 1)), momenta for an optimizer
+// without betas, and schedule groups that do not fit the job's `groups`.
 absl::Status CheckPolicy(const PolicySpec& policy, const OptimizerRow& optimizer, uint32_t groups);
 
 // Every field as (name, value), for messages: two policies are equal if and only if these are.

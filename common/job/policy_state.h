@@ -1,5 +1,5 @@
-// PolicyState: what outlives a round beside weights and optimizer state. The loss scale and what
-// its scaler remembers, the position in the schedule, and the counters of rounds.
+// PolicyState: the state that outlives a round, other than weights and optimizer state. The loss
+// scale and its scaler's memory, the position in the schedule, and the counters of rounds.
 // Comes from: Decide. Goes to: votes, logs, snapshots, trainers (v1.Policy).
 // Thread safety: plain values, pure functions.
 #pragma once
@@ -21,7 +21,7 @@ struct PolicyState {
   uint32_t version = 1;
   double loss_scale = 1;           // for the next backward pass
   uint64_t opt_step = 0;           // applied rounds
-  uint64_t consecutive_skips = 0;  // rounds in a row that were not applied
+  uint64_t consecutive_skips = 0;  // consecutive rounds not applied
 
   // Version 2.
   int64_t scaler_iteration = 0;  // as LossScalerState has these four
@@ -29,8 +29,8 @@ struct PolicyState {
   int64_t hysteresis_left = 1;
   uint64_t skipped = 0;
   int64_t schedule_index = -1;  // rounds applied since the schedule began, minus one
-  // Per group: what the newest round with gradients used, or would have used where it was skipped.
-  // Empty before the first; a group that was added since has no entry.
+  // Per group: the rates that the newest round with gradients used, or would have used where it was
+  // skipped. Empty before the first; a group added since has no entry.
   std::vector<GroupRates> rates;
 
   bool operator==(const PolicyState&) const = default;
@@ -48,7 +48,7 @@ LossScalerConfig LossScalerOf(const JobSpec& spec);
 LossScalerState ScalerOf(const PolicyState& policy);
 void SetScaler(const LossScalerState& scaler, PolicyState* policy);
 
-// By what one slot multiplied the loss of a round's gradients; 0: it does not say.
+// One slot's factor on the loss of a round's gradients; 0: unknown.
 struct SaidLossScale {
   uint32_t slot = 0;
   double value = 0;

@@ -21,7 +21,7 @@ double LargestOf(const PerGroup& values) {
   return *std::max_element(list.begin(), list.end());
 }
 
-// A momentum that cannot be used, also one that is no number, becomes the nearest that can.
+// An unusable momentum, also NaN, becomes the nearest usable one.
 void Limit(const Schedule& schedule, GroupRates* rates) {
   const auto* const cycle = std::get_if<OneCycle>(&schedule);
   if (cycle == nullptr || !cycle->cycle_momentum) return;

@@ -1,5 +1,5 @@
-// What the groups of a job step with in one round: the trainers' own hyper-parameters, or what the
-// job's schedule makes of them.
+// The rates of a job's groups in one round: the trainers' own hyper-parameters, or those of the
+// job's schedule.
 // Comes from: RoundFsm of the lead server. Goes to: its vote, as rates and as scalars.
 // Thread safety: pure functions.
 #pragma once
@@ -11,8 +11,8 @@
 
 namespace ballast {
 
-// A scheduled beta1 is at most this, or the largest momentum of the schedule if that is more:
-// decay_mom_rate raises it without end, and at 1 the step would divide by 0.
+// A scheduled beta1 is at most this, or the schedule's largest momentum if greater: decay_mom_rate
+// raises it without end, and at 1 the step would divide by 0.
 inline constexpr double kScheduledBetaMax = 0.999;
 
 // Rates per group of a round that begins with `policy`; `own` has the hyper-parameters that the

@@ -22,7 +22,7 @@ struct RoundResult {
   uint64_t opt_step = 0;              // applied rounds so far
   uint64_t nonfinite = 0;             // elements of the sums
   bool halted = false;                // not applied, and the trainers get an error
-  uint64_t consecutive_skips = 0;     // rounds in a row that were not applied, this one included
+  uint64_t consecutive_skips = 0;     // consecutive rounds not applied, this one included
   Nonfinite first_nonfinite;          // over all servers
   std::optional<PolicyState> policy;  // after the round, where it has version 2
   uint64_t weight_bytes = 0;          // of payload that follows on one server's stream
@@ -33,7 +33,7 @@ struct RoundResult {
 // The result of a decided round, without what only one server knows.
 RoundResult ResultOf(uint64_t round, const Decision& decision);
 
-// What is known of a round that was not applied.
+// The facts about a round not applied.
 UnappliedRound UnappliedOf(const RoundResult& result);
 
 }  // namespace ballast

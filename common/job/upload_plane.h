@@ -1,8 +1,8 @@
-// What the bytes of an upload are: a round in which the lead trainer pushes something else than
-// gradients. A plane is so much of one state array as an extent's wire dtype holds per element.
-// Where that is fp32, one plane carries an array's 32 bits; where it is bf16 or fp16, two do, the
-// high half first. Comes from: RoundBegin. Goes to: the FSM, PREPARED and DECISION, ExtentStore,
-// the client. Thread safety: constants and plain values.
+// The content of an upload: a round in which the lead trainer pushes something else than gradients.
+// A plane is so much of one state array as an extent's wire dtype holds per element. With fp32, one
+// plane carries an array's 32 bits; with bf16 or fp16, two do, the high half first. Comes from:
+// RoundBegin. Goes to: the FSM, PREPARED and DECISION, ExtentStore, the client. Thread safety:
+// constants and plain values.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,9 @@ namespace ballast {
 
 // Numbers are in the log, and equal ballast.v1.StatePlane from kMaster on.
 enum class UploadPlane : uint8_t {
-  kNone = 0,     // a step: what is pushed are gradients
-  kWeights = 1,  // p becomes the exact fp32 value of what is pushed
-  // Bits of the master weight as they are: all 32 of them, or the high 16. The arrays behind it
+  kNone = 0,     // a step: gradients are pushed
+  kWeights = 1,  // p becomes the exact fp32 value of the push
+  // Bits of the master weight as they are: all 32 of them, or the high 16. The arrays after it
   // follow by twos, see StatePlaneOf.
   kMaster = 2,
   kMasterLow = 3,  // the low 16; fp32 extents have none
@@ -44,8 +44,8 @@ constexpr uint32_t ArrayOf(UploadPlane plane) { return (static_cast<uint32_t>(pl
 constexpr bool Carries(UploadPlane plane, DType dtype) {
   return !IsLowPlane(plane) || dtype != DType::kF32;
 }
-// As in messages: what a slot uploads. "weights", "the low half of masters". `arrays`: of the job
-// behind the master; a plane of none of them is called by its number.
+// Name of a slot's upload in messages: "weights", "the low half of masters". `arrays`: those of the
+// job after the master; a plane of none of them is called by its number.
 std::string UploadPlaneText(UploadPlane plane, std::span<const StateArray> arrays);
 
 // Step counts that an upload sets.
@@ -57,7 +57,7 @@ struct StepCounts {
 
   bool operator==(const StepCounts&) const = default;
 };
-// More than anybody runs, and small enough for all that is computed with them.
+// More than anybody runs, and small enough for all arithmetic with them.
 inline constexpr uint64_t kStepCountMax = uint64_t{1} << 53;
 // Why a job takes no such position, as the end of a sentence; empty: it does, or there is none.
 // `scheduled`: the job has a schedule.

@@ -183,7 +183,7 @@ Counter* ServerMetrics::frames_rejected(Reason reason) {
   Counter* counter = known.load(std::memory_order_acquire);
   if (counter == nullptr) {
     counter = frames_rejected(ReasonName(reason));
-    // With what the counter is: other threads see it without the lock.
+    // With the counter's value: other threads see it without the lock.
     known.store(counter, std::memory_order_release);
   }
   return counter;

@@ -37,7 +37,7 @@ struct JobMetrics {
   Counter rounds_aborted;
   // ballast_push_bytes_total{run}: gradient payload received, duplicates included.
   Counter push_bytes;
-  // ballast_copied_bytes_total{run}: payload received that was copied into registers or state. Over
+  // ballast_copied_bytes_total{run}: received payload copied into registers or state. Over
   // push_bytes: copies per byte.
   Counter copied_bytes;
   // ballast_pull_bytes_total{run}: weight payload sent.
@@ -52,7 +52,7 @@ struct JobMetrics {
   // OpenPhase; 0 for the others.
   std::array<Gauge, 4> open_phase;
   // ballast_credit_wait_seconds_total{run}: how long streams of trainers were not read, because
-  // what they had sent before was not stored yet.
+  // their earlier payload was not stored yet.
   Counter credit_wait_ns;
   // The gradient log: ballast_log_bytes_total{run}, appended; ballast_log_unflushed_bytes{run};
   // ballast_log_free_bytes{run}, that can be appended before older rounds are let go;
@@ -61,8 +61,8 @@ struct JobMetrics {
   Gauge log_unflushed_bytes;
   Gauge log_free_bytes;
   Gauge log_short_of_room;
-  // ballast_image_writes_total{run}, ballast_image_write_bytes_total{run}: images of extents that
-  // were written to the rolling checkpoint.
+  // ballast_image_writes_total{run}, ballast_image_write_bytes_total{run}: images of extents
+  // written to the rolling checkpoint.
   Counter image_writes;
   Counter image_write_bytes;
   // ballast_last_snapshot_timestamp_seconds{run}: at the home, Unix time; 0 without a snapshot.
@@ -82,8 +82,8 @@ struct JobMetrics {
 // for each trainer: from the end of the step until the last weights are on their way to it.
 enum class RoundPhase { kCollect = 0, kVote = 1, kStep = 2, kStream = 3 };
 enum class StateTier { kDram = 0, kNvme = 1 };
-// What a start does with a durable job: open its files, which reads the log; load its state, which
-// reads images and applies the rounds behind them.
+// Stages of a durable job's start: open its files, which reads the log; load its state, which reads
+// images and applies the rounds after them.
 enum class RecoveryPhase { kOpen = 0, kLoad = 1 };
 enum class ImageOp { kRead = 0, kWrite = 1 };
 
@@ -120,8 +120,8 @@ class ServerMetrics {
 
   // ballast_tier_capacity_bytes{tier="dram"}: what all states in memory may take.
   Gauge* dram_capacity() { return dram_capacity_.get(); }
-  // ballast_memory_planned_bytes and ballast_memory_budget_bytes: what the jobs take by their
-  // plans, and may take.
+  // ballast_memory_planned_bytes and ballast_memory_budget_bytes: memory of the jobs by their
+  // plans, and its limit.
   Gauge* memory_planned() { return memory_planned_.get(); }
   Gauge* memory_budget() { return memory_budget_.get(); }
 
@@ -149,8 +149,8 @@ class ServerMetrics {
   // ballast_jobs_under_way: at their home, those that have not ended.
   Gauge* jobs_under_way() { return jobs_under_way_.get(); }
 
-  // ballast_push_duplicates_total and ballast_push_conflicts_total: frames that were sent again
-  // with the same bytes (harmless) and with others (refused).
+  // ballast_push_duplicates_total and ballast_push_conflicts_total: frames sent again with the same
+  // bytes (harmless) and with others (refused).
   Counter* push_duplicates() { return push_duplicates_.get(); }
   Counter* push_conflicts() { return push_conflicts_.get(); }
 

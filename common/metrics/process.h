@@ -1,4 +1,4 @@
-// What the kernel knows of this process, under the names every Prometheus client uses.
+// The kernel's numbers of this process, under the names every Prometheus client uses.
 // Comes from: /proc/self. Goes to: a MetricRegistry. Thread safety: any thread.
 #pragma once
 

@@ -68,7 +68,7 @@ enum class MetricKind { kCounter, kGauge, kHistogram };
 // Label names and values of one series, for example {{"run", "gpt"}, {"result", "committed"}}.
 using MetricLabels = std::vector<std::pair<std::string, std::string>>;
 
-// What a scrape sees of one series and of one family.
+// One series and one family as a scrape sees them.
 struct MetricSample {
   MetricLabels labels;
   double value = 0.0;             // Of a counter or gauge.
@@ -108,7 +108,7 @@ class MetricRegistry {
   // their values are not shown any more.
   void RemoveSeries(const MetricLabels& labels);
 
-  // All families that have series, sorted by name, with series in order of addition.
+  // All families with series, sorted by name, with series in order of addition.
   std::vector<MetricFamily> Collect() const;
 
  private:

@@ -28,7 +28,7 @@ struct LossScalerConfig {
   bool operator==(const LossScalerConfig&) const = default;
 };
 
-// What the scaler remembers between rounds.
+// The scaler's memory between rounds.
 struct LossScalerState {
   double scale = 1;             // for the next backward pass
   int64_t iteration = 0;        // rounds seen, skipped ones included

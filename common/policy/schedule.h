@@ -88,9 +88,9 @@ struct GroupRates {
 // argument, its value, the limit and a remedy.
 absl::Status CheckSchedule(const Schedule& schedule, size_t groups);
 
-// Returns the rates of `group` at `index` (-1 and up). `own` holds the group's own values; what the
-// schedule leaves alone comes from there. The schedule must pass CheckSchedule, and `group` must be
-// below its number of groups.
+// Returns the rates of `group` at `index` (-1 and up). `own` holds the group's own values; rates
+// that the schedule leaves alone come from there. The schedule must pass CheckSchedule, and `group`
+// must be below its number of groups.
 GroupRates RatesAt(const Schedule& schedule, int64_t index, size_t group, const GroupRates& own,
                    PolicyProfile profile);
 

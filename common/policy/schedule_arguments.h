@@ -1,5 +1,5 @@
 // Schedules by name: a type and its arguments, as ds_config and the wire have them, to and from
-// Schedule. What is not named has its default, as DeepSpeed has it.
+// Schedule. Missing arguments have DeepSpeed's defaults.
 // Comes from: JobOptions, ballast.v1.Schedule. Goes to: JobSpec, error texts.
 // Thread safety: pure functions.
 #pragma once
@@ -26,13 +26,13 @@ struct ScheduleArgument {
 // "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "LRRangeTest" or "OneCycle".
 std::string ScheduleType(const Schedule& schedule);
 
-// Every argument of the schedule, in the order of its declaration, without those that are left out.
+// Every argument of the schedule, in the order of its declaration, without those left out.
 std::vector<ScheduleArgument> ScheduleArguments(const Schedule& schedule);
 
 // The inverse; arguments come in any order. The result still needs CheckSchedule. Errors:
-// INVALID_ARGUMENT BAD_HYPERPARAM naming the type or the argument, what it is and what is known: an
+// INVALID_ARGUMENT BAD_HYPERPARAM naming the type or the argument, its value and the known ones: an
 // unknown type, an unknown argument or one given twice, a list where one number is expected, a
-// number that is not whole where steps are counted.
+// fraction where steps are counted.
 absl::StatusOr<Schedule> MakeSchedule(const std::string& type,
                                       const std::vector<ScheduleArgument>& arguments);
 

@@ -1,6 +1,6 @@
-// What a trainer does with a communicator among the trainers, and when it was heard of last.
-// Comes from: heartbeats, calls of the rendezvous. Goes to: texts about a rank that is missing.
-// Thread safety: plain values.
+// A trainer's activity on a communicator among the trainers, and when it was last heard from.
+// Comes from: heartbeats, calls of the rendezvous. Goes to: texts about a missing rank. Thread
+// safety: plain values.
 #pragma once
 
 #include <chrono>
@@ -20,7 +20,7 @@ enum class CollectivePhase : uint8_t {
 };
 inline constexpr auto kLastCollectivePhase = CollectivePhase::kAllGather;
 
-// What a rank does now, or did last.
+// The current or last activity of a rank.
 struct Doing {
   CollectivePhase phase = CollectivePhase::kNone;
   uint32_t bucket = 0;

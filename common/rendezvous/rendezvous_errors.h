@@ -1,5 +1,5 @@
-// What the rendezvous says to ranks that it refuses, or whose communicators cannot be: the texts,
-// in one place. Comes from: RendezvousFsm. Goes to: trainers. Thread safety: pure functions.
+// The rendezvous' errors for refused ranks and impossible communicators: the texts, in one place.
+// Comes from: RendezvousFsm. Goes to: trainers. Thread safety: pure functions.
 #pragma once
 
 #include <chrono>

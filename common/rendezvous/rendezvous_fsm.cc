@@ -97,7 +97,7 @@ absl::Status RendezvousFsm::CheckAct(const Call& call) const {
   if (meeting == nullptr && call.generation == generation_ && meetings_.size() >= kTagsMax) {
     return TooManyTags(job_, call);
   }
-  // A rank that has no communicator any more cannot make another of the same id.
+  // A rank without its communicator cannot make another of the same id.
   const bool open = meeting != nullptr && meeting->open;
   if (open && call.act == Act::kExchange) return AlreadyOpen(job_, call);
   return CheckId(call);
@@ -180,7 +180,7 @@ void RendezvousFsm::Write(Meeting* meeting, const Call& call, Effects* effects) 
   meeting->id = call.id;
   used_.push_back(call.id);
   if (used_.size() > kUsedIdsMax) used_.pop_front();
-  // Ranks that were ready before the id was written.
+  // Ranks ready before the id was written.
   for (auto one = meeting->ready.begin(); one != meeting->ready.end();) {
     const auto& [slot, id] = *one;
     if (id == meeting->id || BALLAST_MUTANT(kReadyUnchecked)) {
@@ -302,7 +302,7 @@ void RendezvousFsm::OnEnd(const absl::Status& why, Effects* effects) {
   EndGeneration(why, effects);
 }
 
-// --- What is known ------------------------------------------------------------------------------
+// --- Queries ------------------------------------------------------------------------------------
 
 bool RendezvousFsm::is_open(const std::string& tag) const {
   const auto found = meetings_.find(tag);

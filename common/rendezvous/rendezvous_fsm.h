@@ -9,7 +9,7 @@
 // ends, for all its meetings and all that wait in them, when a rank gives it up, when a rank begins
 // a newer one, when a meeting is not open at its time limit, and when the epoch is sealed or over.
 // A rank says with which id it is ready, so a meeting opens with one id only, also after the home
-// has started again and has forgotten what was written: the ranks' calls bring it back.
+// has restarted and has forgotten the written ids: the ranks' calls bring them back.
 //
 // Pure: calls and times in, effects out; no thread, clock or I/O. Memory per job: at most kTagsMax
 // ids and a call per rank in each, and kUsedIdsMax ids.
@@ -37,15 +37,15 @@ class RendezvousFsm {
   RendezvousFsm(std::string job, Epoch epoch, Listening listening);
 
   // At `now` the job is in `epoch`. Every call of an earlier one that waits ends with STALE_EPOCH,
-  // and so does one of this epoch when it is sealed. An epoch that is sealed stays so.
+  // and so does one of this epoch when it is sealed. A sealed epoch stays so.
   void OnEpoch(std::chrono::nanoseconds now, const Epoch& epoch, Effects* effects);
 
-  // A rank was heard of, at `heard.at`; older news than what is known change nothing.
+  // A rank was heard of, at `heard.at`; news older than the last change nothing.
   void OnHeard(uint32_t slot, const Heard& heard);
 
   // A call at the time `now`: is answered by an Answer of its ticket, now or later. Errors: those
-  // of client/cpp/ballast/rendezvous.h. A call that is refused changes nothing, except that its
-  // rank was heard.
+  // of client/cpp/ballast/rendezvous.h. A refused call changes nothing, except that its rank was
+  // heard.
   void OnCall(std::chrono::nanoseconds now, Ticket ticket, const Call& call, Effects* effects);
 
   // It is `now`: calls and meetings whose time is over end.
@@ -77,7 +77,7 @@ class RendezvousFsm {
     std::set<uint32_t> came;
   };
 
-  // What is known of the process in a seat.
+  // Known facts about the process in a seat.
   struct Seat {
     std::chrono::nanoseconds listens_since{0};
     uint32_t since_epoch = 0;  // as RankHeard::since_epoch
@@ -87,10 +87,10 @@ class RendezvousFsm {
 
   uint32_t leader() const { return epoch_.ranks.begin()->first; }
   absl::Status CheckSeat(const Call& call) const;
-  // Whether the call may do what it wants. Errors as OnCall.
+  // Whether the call is allowed. Errors as OnCall.
   absl::Status CheckAct(const Call& call) const;
   absl::Status CheckId(const Call& call) const;
-  // The meeting of the call, if it is there.
+  // The meeting of the call, if it exists.
   const Meeting* Find(const Call& call) const;
   // As Find, and makes it.
   Meeting* Enter(std::chrono::nanoseconds now, const Call& call, Effects* effects);
@@ -107,7 +107,7 @@ class RendezvousFsm {
   Reply RollCall(std::chrono::nanoseconds now) const;
   RankHeard HeardOf(std::chrono::nanoseconds now, uint32_t slot) const;
   std::vector<Missing> MissingIn(std::chrono::nanoseconds now, const Meeting& meeting) const;
-  // Answers what waits in the meeting by `act` with `reply`.
+  // Answers the calls that wait in the meeting by `act` with `reply`.
   void AnswerAll(Meeting* meeting, Act act, const Reply& reply, Effects* effects);
   // The generation is over: every call that waits gets `why`.
   void EndGeneration(const absl::Status& why, Effects* effects);
@@ -117,7 +117,7 @@ class RendezvousFsm {
   uint32_t generation_ = 0;                  // the newest; 0: none in this epoch
   absl::Status ended_;                       // why it is over; OK: it is not
   std::map<std::string, Meeting> meetings_;  // by tag, of the newest generation
-  std::deque<std::string> used_;             // ids that were written, the newest last
+  std::deque<std::string> used_;             // written ids, the newest last
   const std::chrono::nanoseconds lease_;
   std::map<uint32_t, Seat> seats_;  // by slot, of each rank of the epoch
 };

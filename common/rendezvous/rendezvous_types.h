@@ -1,4 +1,4 @@
-// What the rendezvous of a job hears and answers, as plain values.
+// Calls to the rendezvous of a job and its answers, as plain values.
 // Comes from: the calls of trainers. Goes to: RendezvousFsm, its driver.
 // Thread safety: plain values.
 #pragma once
@@ -16,7 +16,7 @@
 
 namespace ballast::rendezvous {
 
-// Limits of what a rank may send. client/cpp/ballast/rendezvous.h has the same numbers.
+// Limits of a rank's messages. client/cpp/ballast/rendezvous.h has the same numbers.
 inline constexpr size_t kIdBytesMax = 1024;
 inline constexpr size_t kTagBytesMax = 64;
 inline constexpr size_t kTagsMax = 16;       // of a generation
@@ -37,7 +37,7 @@ enum class Act : uint8_t {
 };
 inline constexpr auto kLastAct = Act::kRollCall;
 
-// A call that is to be answered. The driver counts them, from 1 on.
+// A call to answer. The driver counts them, from 1 on.
 using Ticket = uint64_t;
 
 struct Call {
@@ -91,7 +91,7 @@ struct Reply {
   std::string id;     // of kExchange
   std::vector<RankHeard> ranks;  // of kRollCall, ascending slot
   uint32_t generation = 0;       // of kRollCall: the newest; 0: none
-  std::string ended;             // of kRollCall: why that is over; empty: it is not
+  std::string ended;             // of kRollCall: why it is over; empty: still running
   // Of kRollCall: after this silence of its process a seat is free for another one.
   std::chrono::nanoseconds lease{0};
 };
@@ -101,7 +101,7 @@ struct Answer {
   absl::StatusOr<Reply> reply = absl::UnknownError("");
 };
 
-// What the driver does after a step.
+// The driver's work after a step.
 struct Effects {
   std::vector<Answer> answers;
 };

@@ -37,7 +37,7 @@ const char* SafeDTypeName(SafeDType dtype);
 
 // The dtype that the format calls `name`. UNIMPLEMENTED: one that the format has and this build
 // does not read (F4, C64 and the like); INVALID_ARGUMENT: none of the format's. Both name it and
-// list those that are read.
+// list the readable ones.
 absl::StatusOr<SafeDType> ParseSafeDType(absl::string_view name);
 
 }  // namespace ballast

@@ -13,7 +13,7 @@
 namespace ballast {
 namespace {
 
-// Builds the tensors while the text goes by. What it holds is bounded by the limits and by the
+// Builds the tensors while the text goes by. Its memory is bounded by the limits and by the
 // header's bytes; each tensor is checked as it ends.
 class HeaderVisitor : public JsonVisitor {
  public:
@@ -88,7 +88,7 @@ std::string HeaderVisitor::Expected() const {
 }
 
 absl::Status HeaderVisitor::Misplaced(absl::string_view shown) const {
-  // What a writer that calls a tensor by that name writes.
+  // A writer that calls a tensor "__metadata__" puts these fields here.
   const bool like_tensor =
       place_ == Place::kMetadata && (key_ == "shape" || key_ == "data_offsets");
   return Wrong(absl::StrCat(shown, " stands where ", Expected(), " belongs",

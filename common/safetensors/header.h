@@ -22,12 +22,12 @@ namespace ballast {
 
 // The key of a header that names no tensor.
 constexpr absl::string_view kSafetensorsMetadataKey = "__metadata__";
-// What the data begins at a multiple of, and what may be asked for instead.
+// Default alignment of the data, and the most a caller may choose.
 constexpr uint64_t kSafetensorsAlignment = 8;
 constexpr uint64_t kSafetensorsAlignmentMax = uint64_t{1} << 20;
 
-// What a header may ask for. The first is the format's own, the others keep hostile headers small:
-// a header that keeps them takes at most 16 times its bytes of memory while it is parsed.
+// Limits of a header. The first is the format's own, the others keep hostile headers small: a
+// header that keeps them takes at most 16 times its bytes of memory while it is parsed.
 struct SafetensorsLimits {
   uint64_t header_bytes = 100'000'000;
   uint32_t tensors = 1'000'000;
@@ -59,13 +59,13 @@ struct SafetensorsHeader {
 // dimension to the last.
 absl::StatusOr<uint64_t> SafetensorBytes(SafeDType dtype, const std::vector<uint64_t>& shape);
 
-// Parses the N bytes `json` of a file that has `data_bytes` bytes behind them. Errors name the
-// tensor, the value and the rule:
-//   INVALID_ARGUMENT  what the format forbids, above all: no JSON object from the first byte on,
+// Parses the N bytes `json` of a file, followed by `data_bytes` bytes. Errors name the tensor, the
+// value and the rule:
+//   INVALID_ARGUMENT  forbidden by the format, above all: no JSON object from the first byte on,
 //                     blanks excepted at the end; invalid UTF-8; a key twice; unknown or missing
 //                     fields; a sign, a point or an exponent in a number; a shape that does not fit
-//                     the dtype and the offsets; holes, overlaps; data that is shorter or longer
-//                     than the tensors. And what `limits` forbids, and a byte 0 in a name.
+//                     the dtype and the offsets; holes, overlaps; data shorter or longer than the
+//                     tensors. And what `limits` forbids, and a byte 0 in a name.
 //   UNIMPLEMENTED     a dtype of the format that this build does not read
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view json,
                                                          uint64_t data_bytes,
@@ -79,14 +79,14 @@ struct SafetensorsEncodeOptions {
 };
 
 struct SafetensorsHead {
-  std::string bytes;         // what the file begins with, up to its data
-  SafetensorsHeader header;  // what a reader will find
+  std::string bytes;         // the file's beginning, up to its data
+  SafetensorsHeader header;  // the header as a reader will find it
 };
 
-// Encodes the header of a file that holds `tensors` in this order, one directly behind the other;
+// Encodes the header of a file that holds `tensors` in this order, one directly after the other;
 // their begin and end are set here, whatever they were. The same arguments give the same bytes.
 // INVALID_ARGUMENT, with the name and the rule: what ParseSafetensorsHeader would refuse, an
-// alignment that is not allowed, a file of 2^63 bytes and more.
+// alignment outside the limits, a file of 2^63 bytes and more.
 absl::StatusOr<SafetensorsHead> EncodeSafetensorsHeader(std::vector<TensorEntry> tensors,
                                                         std::map<std::string, std::string> metadata,
                                                         const SafetensorsEncodeOptions& options);

@@ -24,11 +24,11 @@ absl::Status Wrong(absl::string_view where, absl::string_view text) {
   return absl::InvalidArgumentError(absl::StrCat(where, ": ", text));
 }
 
-// What a writer that sums bytes as floating point says: 7.0, 1.5e9; up to 2^53, where they are
+// The form of a writer that sums bytes as floating point: 7.0, 1.5e9; up to 2^53, where they are
 // whole.
 std::optional<uint64_t> WholeNumber(absl::string_view text) {
   constexpr double kWholeMax = static_cast<double>(uint64_t{1} << 53);
-  constexpr size_t kTextBytesMax = 39;  // What is longer may have been cut.
+  constexpr size_t kTextBytesMax = 39;  // Longer ones may have been cut.
   double value = -1;
   if (text.size() > kTextBytesMax || !absl::SimpleAtod(text, &value)) return std::nullopt;
   if (!(value > 0) || value > kWholeMax || value != std::floor(value)) return std::nullopt;

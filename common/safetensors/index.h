@@ -1,4 +1,4 @@
-// The index of weights that are spread over several safetensors files, as model hubs write it
+// The index of weights spread over several safetensors files, as model hubs write it
 // ("model.safetensors.index.json"): which tensor is in which file.
 //   {"metadata": {"total_size": bytes, ...}, "weight_map": {tensor name: file name}}
 // Comes from: importers (untrusted text). Goes to: exporters.
@@ -17,7 +17,7 @@
 
 namespace ballast {
 
-// The file's name beside the files that it lists.
+// The file's name, next to the files that it lists.
 constexpr absl::string_view kSafetensorsIndexName = "model.safetensors.index.json";
 
 struct SafetensorsIndex {
@@ -31,10 +31,10 @@ struct SafetensorsIndex {
 absl::Status CheckSafetensorsFileName(absl::string_view name);
 
 // INVALID_ARGUMENT, with the key and the rule: no JSON object, a key twice, a key other than
-// metadata and weight_map, no weight_map, a total_size that is no whole number (7 or 7.0), an array
-// or object in the metadata, a file name that CheckSafetensorsFileName refuses, more than `limits`
-// allows (header_bytes: of the text). Numbers and truth values in the metadata besides total_size
-// are dropped. Holds at most 16 times the text's bytes of memory.
+// metadata and weight_map, no weight_map, a total_size other than a whole number (7 or 7.0), an
+// array or object in the metadata, a file name that CheckSafetensorsFileName refuses, more than
+// `limits` allows (header_bytes: of the text). Other numbers and truth values in the metadata are
+// dropped. Holds at most 16 times the text's bytes of memory.
 absl::StatusOr<SafetensorsIndex> ParseSafetensorsIndex(absl::string_view json,
                                                        const SafetensorsLimits& limits = {});
 

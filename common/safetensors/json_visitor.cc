@@ -34,7 +34,7 @@ class Events {
   bool start_array(size_t /*unknown*/) { return Go(visitor_->BeginArray()); }
   bool end_array() { return Go(visitor_->EndArray()); }
   bool parse_error(size_t byte, const std::string& last, const nlohmann::detail::exception& error) {
-    // 406: a number that is syntactically right and too large for a double.
+    // 406: a number, syntactically right but too large for a double.
     return Go(absl::InvalidArgumentError(
         absl::StrCat(error.id == 406 ? "a number is out of range at byte " : "no JSON at byte ",
                      byte, ", near ", Quoted(last))));
@@ -55,7 +55,7 @@ class Events {
 }  // namespace
 
 absl::Status VisitJson(absl::string_view text, JsonVisitor* visitor) {
-  // The parser takes a byte 0 for the end of its input, and what is behind it for nothing.
+  // The parser takes a byte 0 for the end of its input, and ignores all bytes after it.
   if (const size_t zero = text.find('\0'); zero != absl::string_view::npos) {
     return absl::InvalidArgumentError(absl::StrCat("no JSON at byte ", zero + 1, ": a byte 0"));
   }

@@ -1,5 +1,5 @@
 // JSON as a stream of events, so that text from outside makes nothing larger than its visitor
-// allows: no tree is built, and what does not belong is refused where it begins.
+// allows: no tree is built, and a value out of place is refused where it begins.
 // Comes from: header.cc, index.cc. Goes to: nlohmann-json's SAX parser, which no other file
 // includes.
 // Thread safety: pure functions; a visitor belongs to one call.
@@ -32,8 +32,8 @@ class JsonVisitor {
 };
 
 // Visits the one value that `text` is. Allocates at most a few times the longest string of the text
-// and a bit per level of nesting; does not recurse. INVALID_ARGUMENT, with the byte: no JSON, bytes
-// behind the value that are no white space, a byte 0, or invalid UTF-8. Else the visitor's error.
+// and a bit per level of nesting; does not recurse. INVALID_ARGUMENT, with the byte: no JSON,
+// anything but white space after the value, a byte 0, or invalid UTF-8. Else the visitor's error.
 absl::Status VisitJson(absl::string_view text, JsonVisitor* visitor);
 
 // Appends `text`, which is UTF-8, to `json` as a string in quotes. Always the same bytes.

@@ -34,8 +34,8 @@ class SafetensorsWriter {
       const SafetensorsEncodeOptions& options = PageAligned());
 
   // Begins a file of `tensors`, in this order and without gaps (their begin and end are set here),
-  // in a directory that exists: removes what an earlier attempt left under the temporary name,
-  // takes the space of the whole file from the file system, and writes the header. Only one
+  // in a directory that exists: removes an earlier attempt's file of the temporary name, takes the
+  // space of the whole file from the file system, and writes the header. Only one
   // export at a time writes to a `path`. `fs` outlives the result. After an error nothing is left.
   //   INVALID_ARGUMENT    EncodeSafetensorsHeader's
   //   RESOURCE_EXHAUSTED  not enough space, with the bytes needed and free
@@ -54,19 +54,19 @@ class SafetensorsWriter {
   // header().tensors[i].begin of the file.
   const SafetensorsHeader& header() const { return header_; }
 
-  // Writes `parts`, the caller's until the return, one behind the other from byte `offset` of
-  // tensor number `tensor` on. Each byte of a tensor is written once. A part goes past the page
-  // cache, all but less than a page at each of its ends, when it has at least 64 KiB and its
-  // address and its place in the file are equal modulo kPageBytes; else through the cache.
-  // INVALID_ARGUMENT: no such tensor, or the range leaves it; FAILED_PRECONDITION: finished; File's
-  // errors, after which Finish refuses and only the destructor remains.
+  // Writes `parts`, the caller's until the return, one after the other from byte `offset` of tensor
+  // number `tensor` on. Each byte of a tensor is written once. A part goes past the page cache, all
+  // but less than a page at each of its ends, when it has at least 64 KiB and its address and its
+  // place in the file are equal modulo kPageBytes; else through the cache. INVALID_ARGUMENT: no
+  // such tensor, or the range leaves it; FAILED_PRECONDITION: finished; File's errors, after which
+  // Finish refuses and only the destructor remains.
   absl::Status WriteAt(size_t tensor, uint64_t offset, absl::Span<const ConstBytes> parts);
 
-  // Makes the file appear under `path`, in place of what was there. A power loss in the middle
+  // Makes the file appear under `path`, in place of an older file. A power loss in the middle
   // leaves the old file or the new one. FAILED_PRECONDITION: bytes of a tensor, which is named,
   // were not written (the rest may be, and Finish called again), or written twice, or a write
   // failed, or it is finished. Else FileSystem's errors; if the last step fails, flushing the
-  // directory, the file is there but may be gone after a power loss.
+  // directory, the file exists but may be gone after a power loss.
   absl::Status Finish();
 
  private:

@@ -20,7 +20,7 @@ struct Caller {
   // Without security: the server whose number the call carries.
   std::optional<uint32_t> peer;
 
-  // Whether it may see and use what belongs to `tenant`.
+  // Whether it may see and use the resources of `tenant`.
   bool Sees(absl::string_view tenant) const {
     if (!secured) return true;
     const bool all = identity.role == Role::kAdmin || identity.role == Role::kServer;

@@ -33,7 +33,7 @@ absl::StatusOr<Role> RoleInTenant(absl::string_view uri, absl::string_view name)
                                "are known in a tenant"));
 }
 
-// Behind "tenant".
+// The part after "tenant".
 absl::StatusOr<Identity> ParseTenant(absl::string_view uri,
                                      const std::vector<absl::string_view>& parts) {
   if (parts.size() < 3) return Bad(uri, "behind the tenant its role is missing");
@@ -52,7 +52,7 @@ absl::StatusOr<Identity> ParseTenant(absl::string_view uri,
   return identity;
 }
 
-// Behind "server". Each id has one spelling.
+// The part after "server". Each id has one spelling.
 absl::StatusOr<Identity> ParseServer(absl::string_view uri,
                                      const std::vector<absl::string_view>& parts) {
   Identity identity;

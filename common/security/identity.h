@@ -2,7 +2,7 @@
 //
 //   spiffe://<domain>/tenant/<tenant>/trainer            trainers of the tenant, which trust each
 //   spiffe://<domain>/tenant/<tenant>/trainer/<name>     other; or a single one of them
-//   spiffe://<domain>/tenant/<tenant>/viewer             reads what belongs to the tenant
+//   spiffe://<domain>/tenant/<tenant>/viewer             reads the tenant's resources
 //   spiffe://<domain>/tenant/<tenant>/operator           also changes it
 //   spiffe://<domain>/server/<id>                        the state server with that cluster.id
 //   spiffe://<domain>/admin                              operates the whole cluster

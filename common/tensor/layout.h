@@ -3,10 +3,10 @@
 //
 //   tensors --(group, dtype)--> flat spaces --extent_elements--> extents --bytes--> servers
 //
-// A flat space holds the tensors of one (group, parameter dtype) one behind the other without
+// A flat space holds the tensors of one (group, parameter dtype) one after the other without
 // padding; it is cut into extents of `extent_elements` (the last one short). The layout depends on
 // neither world size nor server count and only ever grows: Append adds tensors in new groups, hence
-// new flat spaces and new extents behind the old ones.
+// new flat spaces and new extents after the old ones.
 // Thread safety: immutable after Build/Append, apart from those two.
 #pragma once
 
@@ -20,7 +20,7 @@
 
 namespace ballast {
 
-// What the layout needs to know of a tensor.
+// The layout's view of a tensor.
 struct LayoutTensor {
   uint64_t elements = 0;
   DType dtype = DType::kF32;
@@ -90,8 +90,8 @@ class Layout {
 std::vector<uint32_t> PlanOwners(const Layout& layout, uint32_t server_count,
                                  const std::vector<uint32_t>& existing = {});
 
-// A maximal byte range of an extent that is present (has gradients) and stays inside one
-// chunk-aligned cell: exactly what one frame carries. Sender and receiver derive the same list.
+// A maximal byte range of an extent with gradients inside one chunk-aligned cell: exactly the
+// content of one frame. Sender and receiver derive the same list.
 struct ChunkRange {
   uint32_t offset_bytes = 0;
   uint32_t length_bytes = 0;

@@ -1,5 +1,5 @@
-// What certificates say, and whether one end may use them: parsing and verdicts over bytes and a
-// time. Nothing here reads a file or a clock.
+// The content of certificates, and whether one end may use them: parsing and verdicts over bytes
+// and a time. Nothing here reads a file or a clock.
 // Comes from: TlsLoader. Goes to: OpenSSL. Thread safety: pure functions.
 // Source: RFC 5280 (certificates, chains), the SPIFFE X.509-SVID standard (one URI name).
 #pragma once
@@ -22,7 +22,7 @@ struct TlsExpectation {
   std::string uri;
 };
 
-// Of the certificate in use and those behind it.
+// Of the certificate in use and those after it.
 struct CertificateFacts {
   std::string subject;            // "CN=server-0"; empty without a certificate
   std::vector<std::string> uris;  // in the order of the certificate
@@ -35,7 +35,7 @@ struct CertificateFacts {
 // Whether `files` can be used at `now_s` (seconds since 1970, UTC): all is PEM, the key is that of
 // the certificate, the chain leads to one of the authorities, for that end of a connection, and is
 // valid now, and the names are as expected. Errors begin with the file's path:
-//   INVALID_ARGUMENT     what the file says can never be used here
+//   INVALID_ARGUMENT     the file's content can never be used here
 //   FAILED_PRECONDITION  it cannot be used now: not valid yet, or any more
 absl::StatusOr<CertificateFacts> CheckTlsFiles(const TlsFiles& files,
                                                const TlsExpectation& expected, int64_t now_s);

@@ -8,7 +8,7 @@
 namespace ballast {
 namespace {
 
-// OpenSSL calls it for each SSL that is freed. `parent` is whole but for its extra data then.
+// OpenSSL calls it for each freed SSL. `parent` is whole but for its extra data then.
 void OnFreed(void* parent, void*, CRYPTO_EX_DATA*, int, long, void* sink) {
   const auto* const ssl = static_cast<const SSL*>(parent);
   if (!SSL_is_server(ssl)) return;

@@ -23,8 +23,8 @@ class ClientFaultSink {
   virtual void OnClientFault(ClientFault fault) = 0;
 };
 
-// From now on `sink` hears of every connection of TLS in this process that was the server's end.
-// For programs: it cannot be undone, so `sink` lives until the process ends.
+// From now on `sink` hears of every server-side TLS connection of this process. For programs: it
+// cannot be undone, so `sink` lives until the process ends.
 void WatchClientFaults(ClientFaultSink* sink);
 
 }  // namespace ballast

@@ -53,7 +53,7 @@ class Connection {
     return true;
   }
 
-  // Bytes that have come; 0: none in time, or the connection is over.
+  // Bytes received; 0: none in time, or the connection is over.
   size_t Receive(char* bytes, size_t most) {
     while (Wait(POLLIN)) {
       const ssize_t got = recv(fd_, bytes, most, 0);
@@ -93,7 +93,7 @@ class Connection {
 };
 
 // TLS over a Connection. The bytes pass through memory, because OpenSSL's own writes may raise
-// SIGPIPE in a process that is not ours.
+// SIGPIPE in another program's process.
 class Handshake {
  public:
   Handshake(SSL_CTX* context, Connection* connection)
@@ -138,7 +138,7 @@ class Handshake {
   Connection* const connection_;
 };
 
-// Files that cannot be read add nothing: what is missing then shows in the handshake.
+// Files that cannot be read add nothing: the handshake then shows the missing ones.
 void AddAuthorities(SSL_CTX* context, const TlsFile& ca) {
   const absl::StatusOr<Chain> authorities = ParseCertificates(ca);
   if (!authorities.ok()) return;
@@ -177,7 +177,7 @@ void ExpectHost(SSL* ssl, const std::string& host) {
   SSL_set1_host(ssl, host.c_str());
 }
 
-// What is wrong with the certificate that the server has shown.
+// The fault of the server's certificate.
 std::string OfServer(long verdict, const HandshakeQuestion& question, const std::string& host) {
   switch (verdict) {
     case X509_V_ERR_HOSTNAME_MISMATCH:
@@ -203,7 +203,7 @@ std::string OfServer(long verdict, const HandshakeQuestion& question, const std:
   }
 }
 
-// What the server has said about the certificate of this end.
+// The server's verdict on the certificate of this end.
 std::string OfAlert(int reason, const HandshakeQuestion& question) {
   const std::string& own = question.files.certificate.path;
   switch (reason) {

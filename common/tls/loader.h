@@ -1,8 +1,8 @@
 // TlsLoader: reads the files of one end of TLS, checks them, and hands on only those that can be
-// used. A bad file changes nothing: what was loaded last stays in use.
-// Comes from: the server, ChannelFactory. Goes to: tls_files.h, certificate.h; what takes the
-// files. Thread safety: thread-safe. One thread at a time reads, checks and publishes; no lock is
-// held then.
+// used. A bad file changes nothing: the files loaded last stay in use.
+// Comes from: the server, ChannelFactory. Goes to: tls_files.h, certificate.h; users of the files.
+// Thread safety: thread-safe. One thread at a time reads, checks and publishes; no lock is held
+// then.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct TlsLoaderOptions {
   TlsExpectation expected;
   // Seconds since 1970, UTC.
   std::function<int64_t()> now_s;
-  // Takes files that are good. Its error counts as one of the files.
+  // Takes good files. Its error counts as one of the files.
   std::function<absl::Status(const TlsFiles&)> publish;
 };
 
@@ -40,7 +40,7 @@ class TlsLoader {
   explicit TlsLoader(TlsLoaderOptions options) : options_(std::move(options)) {}
 
   // Reads and checks all files, and publishes them. Errors: those of ReadTlsFiles and
-  // CheckTlsFiles; then what was published before stays in use. Waits for a load under way.
+  // CheckTlsFiles; then the files published earlier stay in use. Waits for a load under way.
   absl::Status Load();
   // Load() when a file has changed since the last load, or when that load failed; else nothing, and
   // OK, as while another thread loads. To be called about once a second.

@@ -13,7 +13,7 @@
 
 namespace ballast {
 
-// The certificate of one end, and behind it those up to its authority; or authorities.
+// The certificate of one end, followed by those up to its authority; or authorities.
 using Chain = std::vector<OpenSslPtr<X509>>;
 
 // INVALID_ARGUMENT "path: what".

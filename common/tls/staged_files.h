@@ -1,7 +1,7 @@
-// StagedFiles: a private directory in which only checked files lie. A set of them is written beside
-// the old one and becomes visible by the swap of one link, so that a reader of the paths finds a
+// StagedFiles: a private directory in which only checked files lie. A set of them is written next
+// to the old one and becomes visible by the swap of one link, so that a reader of the paths finds a
 // whole set: <parent>/ballast-tls-XXXXXX/current -> set-N, with ca.pem, certificate.pem and
-// key.pem. gRPC's file watcher takes what it finds, and a bad file would refuse every new
+// key.pem. gRPC's file watcher takes any file it finds, and a bad one would refuse every new
 // handshake. Comes from: the server's TlsLoader. Goes to: gRPC's FileWatcherCertificateProvider,
 // POSIX. Thread safety: thread-compatible; the paths are constant.
 #pragma once
@@ -21,7 +21,7 @@ class StagedFiles {
   // Makes the directory, of mode 0700, below `parent`, and removes those that processes of this
   // user have left there when they were killed. Error: INTERNAL with the path and the cause.
   static absl::StatusOr<std::unique_ptr<StagedFiles>> Create(const std::string& parent);
-  // Removes the directory and what is in it.
+  // Removes the directory and its content.
   ~StagedFiles();
   StagedFiles(const StagedFiles&) = delete;
   StagedFiles& operator=(const StagedFiles&) = delete;

@@ -1,6 +1,6 @@
 // The files of one end of TLS connections: where they are, and their text as it was read. Only the
-// form of the files is checked here: that each is there, is no larger than a certificate can be,
-// and that only its owner can read a secret one. Comes from: configuration, TlsLoader. Goes to:
+// form of the files is checked here: that each exists, is no larger than a certificate can be, and
+// that only its owner can read a secret one. Comes from: configuration, TlsLoader. Goes to:
 // certificate.h. Thread safety: plain values; pure but for the reads.
 #pragma once
 
@@ -19,7 +19,7 @@ inline constexpr size_t kTlsFileBytesMax = 1 << 20;
 
 struct TlsPaths {
   std::string ca;           // authorities whose certificates count
-  std::string certificate;  // of this end, and behind it those up to the authority
+  std::string certificate;  // of this end, followed by those up to the authority
   std::string key;          // of the certificate
 
   bool empty() const { return ca.empty() && certificate.empty() && key.empty(); }
@@ -39,7 +39,7 @@ struct TlsFiles {
 
 // The whole text of a file. `secret`: it must be of mode 0600 or less; 0640 where root owns it, as
 // Kubernetes mounts secrets. Errors, all with the path: NOT_FOUND; PERMISSION_DENIED when it cannot
-// be read or others may read it; INVALID_ARGUMENT for one that is no file or too large.
+// be read or others may read it; INVALID_ARGUMENT for anything but a file, or too large a one.
 absl::StatusOr<std::string> ReadTlsFile(const std::string& path, bool secret);
 
 // All files that `paths` names. Errors: those of ReadTlsFile; INVALID_ARGUMENT when the authorities
