@@ -50,12 +50,11 @@ constexpr int kKeepaliveTimeoutMs = 1000;
 // the BDP probe follow data.
 constexpr int kMinPingIntervalMs = 1000;
 constexpr int kMaxHttp2FrameBytes = 1 << 20;
-// What a stream may have under way beyond what the receiver has asked for, on a new connection.
-// From then on gRPC's BDP probe sets the windows of stream and connection by the bytes that arrive
+// Bytes that a stream may have under way beyond the receiver's requests, on a new connection. From
+// then on gRPC's BDP probe sets the windows of stream and connection by the bytes that arrive
 // within a round trip. Without the probe the connection's window stays at HTTP/2's 64 KiB, whatever
-// this says, and each chunk waits for a round trip (docs/decisions/017-what-bounds-a-round.md).
-// What a trainer pushes is bounded by its credit as well; weights on their way down by windows
-// only.
+// this says, and each chunk waits for a round trip (docs/decisions/017-what-bounds-a-round.md). A
+// trainer's push is bounded by its credit as well; weights on their way down by windows only.
 constexpr int kLookaheadBytes = 2 << 20;
 constexpr int kFirstReconnectMs = 100;
 constexpr int kMaxReconnectMs = 1000;
@@ -138,7 +137,8 @@ grpc::ChannelArguments MakeChannelArgs(double time_scale) {
   args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   args.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   args.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
-  // State servers are never behind a web proxy, which the environment of a build machine may name.
+  // State servers are never reached through a web proxy, which the environment of a build machine
+  // may name.
   args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kFirstReconnectMs);
   args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kMaxReconnectMs);

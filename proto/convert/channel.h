@@ -46,8 +46,8 @@ bool KernelUsesBbr();
 std::string CongestionControlOf(int fd);
 
 // Switches off the deadlock detection that Debian builds into Abseil's mutexes, for the whole
-// process: it slows gRPC down and aborts on lock orders that are not ours to change. For programs;
-// not for a library in another program's process.
+// process: it slows gRPC down and aborts on lock orders in others' code. For programs; not for a
+// library in another program's process.
 void DisableLockOrderChecks();
 
 }  // namespace ballast

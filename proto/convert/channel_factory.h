@@ -1,5 +1,5 @@
-// ChannelFactory: how a client of the servers connects: in plaintext, or over TLS with certificates
-// that are read again when their files change. What was good last is kept, so a file that is just
+// ChannelFactory: how a client of the servers connects: in plaintext, or over TLS with
+// certificates, read again when their files change. The last good ones are kept, so a file just
 // being replaced breaks no connection.
 // Comes from: client/cpp, tools. Goes to: channel.h, TlsLoader; ExplainHandshake after failures.
 // Thread safety: thread-safe.
@@ -56,7 +56,7 @@ class ChannelFactory {
 
  private:
   absl::Status Publish(const TlsFiles& files);
-  // Reads what has changed; says once in the log what cannot be used.
+  // Reads changed files; logs once each unusable one.
   void LookAtFiles();
 
   ClientSecurity security_;

@@ -33,7 +33,7 @@ bool IsMeaningless(const v1::ClientMessage& message) {
   return message.kind_case() == v1::ClientMessage::KIND_NOT_SET || message.has_frame();
 }
 
-// A refusal without a reason is what a weight frame with one flipped tag bit looks like.
+// A weight frame with one flipped tag bit looks like a refusal without a reason.
 bool IsMeaningless(const v1::ServerMessage& message) {
   return message.kind_case() == v1::ServerMessage::KIND_NOT_SET || message.has_frame() ||
          (message.has_refused() && message.refused().reason() == v1::REASON_UNSPECIFIED);

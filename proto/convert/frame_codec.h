@@ -1,12 +1,12 @@
 // Bulk frames and control messages of the Data service, between gRPC's byte buffers and plain
 // structs. A frame is a hand-encoded protobuf message, so that its payload is neither copied into
-// a message object nor out of it: the sender puts its own memory behind a short prefix, the
-// receiver looks at gRPC's slices.
+// a message object nor out of it: the sender puts its own memory after a short prefix, the receiver
+// looks at gRPC's slices.
 //
 //   message := 0x7A <length> frame                       (field 15 of Client- and ServerMessage)
 //   frame   := identity fields, crc32c, 0x7A <length> payload          (message DataFrame)
 //
-// The bytes equal those of stock protobuf, which leaves out fields that are zero.
+// The bytes equal those of stock protobuf, which leaves out zero fields.
 // Comes from: gRPC streams. Goes to: server/rpc, client/cpp.
 // Thread safety: pure functions.
 #pragma once
@@ -57,7 +57,7 @@ absl::StatusOr<Payload> ToPayload(const grpc::ByteBuffer& message);
 // OK when the frame's crc32c is that of its identity and payload; else DATA_LOSS BAD_CHECKSUM with
 // both values, and the frame's round, slot, extent and offset.
 absl::Status VerifyChecksum(const DecodedFrame& frame);
-// The same for a caller that has formed the checksum of identity and payload itself.
+// The same for a caller with its own checksum of identity and payload.
 absl::Status VerifyChecksum(const DecodedFrame& frame, uint32_t computed);
 
 // Control messages in one slice, for streams and generic unary calls.

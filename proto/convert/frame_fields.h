@@ -27,7 +27,7 @@ struct DecodedFrame {
 // The bytes of a message up to its payload of header.length_bytes bytes; crc32c must be set.
 std::string EncodeFramePrefix(const FrameHeader& header);
 
-// Reads the rest of a message. `reader` stands behind the message's tag. INVALID_ARGUMENT BAD_FRAME
+// Reads the rest of a message. `reader` stands after the message's tag. INVALID_ARGUMENT BAD_FRAME
 // for anything malformed, and for a payload of more than `max_frame_bytes`.
 absl::StatusOr<DecodedFrame> ReadFrame(PayloadReader* reader, size_t max_frame_bytes);
 

@@ -128,7 +128,7 @@ v1::ErrorDetail DetailOf(const absl::Status& status) {
     detail.set_message(ToStdString(Shortened(detail.message())));
     return detail;
   }
-  // ReasonedError is also what makes the text well-formed.
+  // ReasonedError also makes the text well-formed.
   const absl::Status reasoned =
       ReasonedError(status.code(), Reason::kUnspecified, Shortened(status.message()));
   detail.ParseFromString(std::string(*reasoned.GetPayload(kErrorDetailTypeUrl)));

@@ -1,4 +1,4 @@
-// Errors between absl::Status inside a process and what crosses the wire: ErrorDetail messages on
+// Errors between absl::Status inside a process and their form on the wire: ErrorDetail messages on
 // streams, grpc::Status with a serialized ErrorDetail as its details for unary calls.
 // Comes from: every room that refuses something. Goes to: server/rpc, client/cpp.
 // Thread safety: pure functions.

@@ -25,7 +25,7 @@ using google::protobuf::MessageLite;
 using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
-// What the allocator adds to a block, and a repeated field to a pointer while it grows.
+// Overhead of the allocator on a block, and of a growing repeated field on a pointer.
 constexpr size_t kBlockBytes = 16;
 constexpr size_t kElementBytes = 16;
 // A string object; one of up to 15 bytes has no block of its own.
@@ -33,7 +33,7 @@ constexpr size_t kStringBytes = 32;
 constexpr size_t kShortString = 15;
 // A number of a repeated field, which grows by doubling.
 constexpr size_t kNumberBytes = 16;
-// Of a message that is read alone.
+// Of a message read alone.
 constexpr int kFieldAloneMax = 4096;
 // An unknown field.
 constexpr size_t kUnknownBytes = 32;
