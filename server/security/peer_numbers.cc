@@ -22,7 +22,7 @@ void PeerNumbers::SetAsk(Ask ask) {
   ask_ = std::move(ask);
 }
 
-// --- What this server tells others --------------------------------------------------------------
+// --- To other servers ---------------------------------------------------------------------------
 
 std::string PeerNumbers::NumberFor(uint32_t server) const {
   std::string text = secret_;
@@ -55,7 +55,7 @@ bool PeerNumbers::AnyIs(Kind kind) const {
   return false;
 }
 
-// --- What others tell this server ---------------------------------------------------------------
+// --- From other servers -------------------------------------------------------------------------
 
 void PeerNumbers::Told(uint32_t server, absl::string_view number, absl::string_view held_hash) {
   if (number.size() != kSecretBytes) return;

@@ -50,7 +50,7 @@ class PeerNumbers {
   // `ask` is called from now on; null ends that, after the calls under way.
   void SetAsk(Ask ask);
 
-  // --- What this server tells others ---
+  // --- To other servers ---
 
   // The number for `server`, 16 bytes: for a Hello to its configured address only.
   std::string NumberFor(uint32_t server) const;
@@ -63,7 +63,7 @@ class PeerNumbers {
   // Whether one of the servers is of that kind.
   bool AnyIs(Kind kind) const;
 
-  // --- What others tell this server ---
+  // --- From other servers ---
 
   // A Hello in the name of `server` has come, with its number for this server, and with the hash
   // of the number that it carries itself; each may be empty. If either is wrong, asks the server
