@@ -22,8 +22,8 @@ class IdExchange {
   // The lowest rank gives `mine`; all get it. UNAVAILABLE: it did not come in time.
   virtual absl::StatusOr<nccl::UniqueId> Agree(std::optional<nccl::UniqueId> mine) = 0;
 
-  // Says that this rank's communicator stands; OK when all say so. UNAVAILABLE names the ranks that
-  // did not, in time.
+  // Reports that this rank's communicator is made; OK when all ranks have reported. UNAVAILABLE
+  // names those that did not in time.
   virtual absl::Status Ready(uint32_t rank) = 0;
 };
 

@@ -84,7 +84,7 @@ absl::Status LocalGroup::Run(uint32_t rank, const Call& call) {
   parts_[rank].signature = call.signature;
   parts_[rank].from = call.from;
   BALLAST_RETURN_IF_ERROR(Meet(rank, call.where));
-  // A rank whose call has failed meanwhile has its memory back. None fails under this lock.
+  // A rank whose call has failed meanwhile may have freed its memory. None fails under this lock.
   BALLAST_RETURN_IF_ERROR(stale_);
   BALLAST_RETURN_IF_ERROR(CheckEqual(rank));
   std::vector<const void*> given(world_);

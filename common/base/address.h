@@ -1,4 +1,4 @@
-// host:port texts as they stand in configuration, peers files, flags and options of clients.
+// host:port texts as written in configuration, peers files, flags and options of clients.
 // Comes from: server/config, the client's options, ballastctl. Goes to: nothing.
 // Thread safety: pure functions.
 #pragma once

@@ -9,9 +9,9 @@
 namespace ballast {
 
 // Returns the CRC32C of `bytes` bytes at `data`. `seed` is the CRC of the bytes that came before,
-// so Crc32c(b, Crc32c(a)) equals Crc32c(a then b); 0 starts anew. `data` may be unaligned, and may
-// be null when `bytes` is 0. Uses AVX-512 or SSE4.2 when the CPU has them, else tables; all give
-// equal values.
+// so Crc32c(b, Crc32c(a)) equals Crc32c(a then b); 0 to begin. `data` may be unaligned, and may be
+// null when `bytes` is 0. Uses AVX-512 or SSE4.2 when the CPU has them, else tables; all give equal
+// values.
 uint32_t Crc32c(const void* data, size_t bytes, uint32_t seed = 0);
 
 // Returns the checksum of bytes from those of their two parts, without the bytes:

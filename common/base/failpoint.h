@@ -11,7 +11,7 @@
 //   kill           SIGKILL to this process, as the kernel's out-of-memory killer would
 //   abort          SIGABRT
 //   sleep(250)     waits 250 milliseconds, and the log says so when it begins
-//   pause          waits until the failpoint is set anew
+//   pause          waits until the failpoint is set again
 //   return(CODE)   returns a Status of this code, UNAVAILABLE for example
 // "1*kill" kills at the first hit only, "3*off->kill" at the fourth, "5%kill" at one in twenty.
 //
@@ -43,7 +43,7 @@ class Failpoints {
   static absl::Status Configure(absl::string_view text);
   // Turns all off; threads that pause continue.
   static void Reset();
-  // Starts the chances of "%" anew. They are those of seed 0 without this call.
+  // Restarts the chances of "%". They are those of seed 0 without this call.
   static void Seed(uint64_t seed);
   // Returns when a thread pauses at `name`, at once if one does.
   static void WaitForPause(absl::string_view name);
@@ -76,7 +76,7 @@ class Failpoint {
   absl::Status Hit();
 
   const char* const name_;
-  const bool may_return_;  // Stands where a Status can be returned.
+  const bool may_return_;  // In a function that can return a Status.
   std::atomic<bool> armed_{false};
 };
 

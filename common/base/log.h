@@ -33,7 +33,7 @@ void SetMinLogSeverity(LogSeverity severity);
 // True when a record of this severity would be written.
 bool LogEnabled(LogSeverity severity);
 
-// Reads "text" or "json", and "info", "warn" or "error", as they stand in configuration files.
+// Reads "text" or "json", and "info", "warn" or "error", as written in configuration files.
 // INVALID_ARGUMENT names the text and the accepted words.
 absl::StatusOr<LogFormat> ParseLogFormat(absl::string_view text);
 absl::StatusOr<LogSeverity> ParseLogSeverity(absl::string_view text);
@@ -79,7 +79,7 @@ class LogField {
 
   absl::string_view key() const { return key_; }
   absl::string_view value() const { return value_; }
-  // True when the value stands in JSON without quotes.
+  // True when JSON has the value without quotes.
   bool literal() const { return literal_; }
 
  private:
@@ -111,8 +111,8 @@ class LogMessage {
   std::string text_;
 };
 
-// Writes the fields as a JSON object on a line of its own, after the field "time", whatever format
-// and least severity the process has. For lines that programs read.
+// Writes the fields as a JSON object on a line of its own, after the field "time", regardless of
+// the process's format and least severity. For lines that programs read.
 void WriteJsonLine(const std::vector<LogField>& fields);
 
 namespace internal {

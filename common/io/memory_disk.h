@@ -75,7 +75,7 @@ class MemoryDisk : public FileSystem {
   // Makes the `nth` operation of this kind from now on (1: the next) fail with an errno value, EIO
   // or ENOSPC for example. A failed write has written nothing. Several may be pending.
   void Fail(Operation operation, uint64_t nth, int error);
-  // The same for the next one on the file `path`, whatever others do meanwhile.
+  // The same for the next one on the file `path`, regardless of calls on others.
   void FailNext(Operation operation, const std::string& path, int error);
   // The next write is acknowledged and does not happen.
   void LoseNextWrite();

@@ -83,7 +83,7 @@ struct JobSpec {
   Gradients gradients = Gradients::kLocal;
 };
 
-// Bytes of all slots' user states of a round together. The home's log keeps room for so many: in a
+// Bytes of all slots' user states of a round together. The home's log reserves room for them: in a
 // variable world for those of 8 trainers, or of more smaller ones.
 inline uint64_t UserStatesBytesMax(const JobSpec& spec) {
   constexpr uint32_t kVariableWorld = 8;

@@ -21,8 +21,7 @@
 
 namespace ballast {
 
-// Where a job's open round stands. kIdle: no trainer has begun the next round, or the job has
-// ended.
+// Progress of a job's open round. kIdle: no trainer has begun the next round, or the job has ended.
 enum class OpenPhase { kIdle = 0, kCollect = 1, kVote = 2, kStep = 3 };
 
 // Values of one job; the labels `tenant` and `run`, below {run}, carry its name. Plain atomics:

@@ -84,7 +84,7 @@ struct Cycle {
   double first, second, total, first_stairs, second_stairs;
 };
 
-// How high the cycle stands after `rounds` rounds: 0 at its ends, 1 at its peak.
+// Height of the cycle after `rounds` rounds: 0 at its ends, 1 at its peak.
 double Height(const Cycle& cycle, double rounds) {
   const double peak = cycle.first / cycle.total;
   const double x = 1.0 + rounds / cycle.total - std::floor(1 + rounds / cycle.total);

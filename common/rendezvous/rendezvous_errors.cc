@@ -10,7 +10,7 @@
 namespace ballast::rendezvous {
 namespace {
 
-// So many missing ranks are named one by one.
+// The most missing ranks that are named one by one.
 constexpr size_t kNamedMax = 8;
 
 absl::Status Refused(absl::StatusCode code, Reason reason, const std::string& job, uint32_t slot,

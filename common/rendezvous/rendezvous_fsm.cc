@@ -158,7 +158,7 @@ void RendezvousFsm::Wait(std::chrono::nanoseconds now, Ticket ticket, const Call
 // --- Meetings -----------------------------------------------------------------------------------
 
 void RendezvousFsm::Exchange(Meeting* meeting, const Call& call, Effects* effects) {
-  // A rank that asks for the id again makes its communicator anew.
+  // A rank that asks for the id again makes a new communicator.
   meeting->ready.erase(call.slot);
   if (!call.id.empty()) Write(meeting, call, effects);
   if (!meeting->id.empty()) TellId(meeting, effects);

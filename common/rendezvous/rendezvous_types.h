@@ -21,7 +21,7 @@ inline constexpr size_t kIdBytesMax = 1024;
 inline constexpr size_t kTagBytesMax = 64;
 inline constexpr size_t kTagsMax = 16;       // of a generation
 inline constexpr size_t kWhyBytesMax = 256;  // longer ones are cut
-// So many of a job's newest ids are known, and are not taken again.
+// The home remembers this many of a job's newest ids and rejects their reuse.
 inline constexpr size_t kUsedIdsMax = 256;
 // The longest that a call waits for its answer; the rank then asks again.
 inline constexpr std::chrono::seconds kWaitMax{30};

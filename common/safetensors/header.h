@@ -84,7 +84,7 @@ struct SafetensorsHead {
 };
 
 // Encodes the header of a file that holds `tensors` in this order, one directly after the other;
-// their begin and end are set here, whatever they were. The same arguments give the same bytes.
+// their begin and end are overwritten here. The same arguments give the same bytes.
 // INVALID_ARGUMENT, with the name and the rule: what ParseSafetensorsHeader would refuse, an
 // alignment outside the limits, a file of 2^63 bytes and more.
 absl::StatusOr<SafetensorsHead> EncodeSafetensorsHeader(std::vector<TensorEntry> tensors,
@@ -93,7 +93,7 @@ absl::StatusOr<SafetensorsHead> EncodeSafetensorsHeader(std::vector<TensorEntry>
 
 namespace internal {
 
-// OK when `name` may stand in a header as a tensor's name or (`what`) a key of the metadata.
+// OK when `name` is allowed in a header as a tensor's name or (`what`) a key of the metadata.
 absl::Status CheckSafetensorsName(absl::string_view what, absl::string_view name,
                                   const SafetensorsLimits& limits);
 // OK when no two of `tensors` have the same name.

@@ -37,7 +37,7 @@ struct Identity {
   uint32_t server = 0;  // of servers
 };
 
-// As it stands in a certificate. ParseIdentity gives the same identity back.
+// As written in a certificate. ParseIdentity gives the same identity back.
 std::string UriOf(const Identity& identity);
 
 // The identity that `uri` names. INVALID_ARGUMENT when it names none of the above, or one of

@@ -42,7 +42,7 @@ bool Equal(const TokenHash& a, const TokenHash& b) {
 
 TokenHash HashToken(absl::string_view token) { return HashOf(Sha256(token)); }
 
-// Where a line stands, for messages.
+// Place of a line, for messages.
 struct TokenTable::Reader {
   absl::Status Bad(size_t column, absl::string_view why) const {
     return absl::InvalidArgumentError(absl::StrCat(file, ":", line, ":", column, ": ", why));

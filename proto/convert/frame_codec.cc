@@ -130,7 +130,7 @@ grpc::ByteBuffer SerializeMessage(const google::protobuf::MessageLite& message) 
 absl::Status ParseMessage(const Payload& bytes, size_t max_bytes,
                           google::protobuf::MessageLite* message) {
   if (bytes.bytes() > max_bytes) return TooLong(bytes.bytes(), max_bytes);
-  // A short one is cheap, whatever it holds.
+  // A short one is cheap, regardless of its content.
   if (bytes.bytes() > kScanAbove) BALLAST_RETURN_IF_ERROR(ScanWire(bytes, *message).status());
   return ParseScanned(bytes, message);
 }

@@ -160,7 +160,7 @@ void ToProto(const Nonfinite& nonfinite, v1::Nonfinite* out) {
 }
 
 Nonfinite NonfiniteFromProto(const v1::Nonfinite& nonfinite) {
-  // A kind of a newer peer reads as the one that says least.
+  // A newer peer's kind is read as the least specific one.
   const bool known = v1::NonfiniteKind_IsValid(nonfinite.kind());
   return {.kind = known ? static_cast<NonfiniteKind>(nonfinite.kind()) : NonfiniteKind::kGradient,
           .extent = nonfinite.extent(),

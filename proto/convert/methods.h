@@ -1,4 +1,4 @@
-// Full names of the gRPC methods of Ballast, as they stand in a call's path.
+// Full names of the gRPC methods of Ballast, as in a call's path.
 // Comes from: the services of proto/ballast/v1, and gRPC's own of health. Goes to: server/rpc,
 // client/cpp, tools. Thread safety: constants.
 #pragma once

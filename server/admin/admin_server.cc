@@ -73,7 +73,7 @@ server::FirstBytes JudgeRequest(absl::string_view bytes) {
   return {whole || full ? Opening::kGood : Opening::kMore, ConnectionRefusal::kGarbage};
 }
 
-// The bytes that have arrived, as far as a head may reach.
+// Bytes received so far, as far as a head may reach.
 std::string ReadHead(int fd) {
   std::string head(kRequestHeadBytesMax, '\0');
   const ssize_t got = recv(fd, head.data(), head.size(), MSG_DONTWAIT);
@@ -110,7 +110,8 @@ const char* CodeText(int code) {
   }
 }
 
-// Takes as long for each `given` of one length, so that no time tells how much of it is right.
+// Takes the same time for each `given` of one length, so that timing does not show how much of it
+// is right.
 bool EqualInConstantTime(absl::string_view given, absl::string_view wanted) {
   unsigned char differs = given.size() == wanted.size() ? 0 : 1;
   for (size_t i = 0; i < given.size(); ++i) {

@@ -108,7 +108,7 @@ class AdminServer {
   void Finish(int fd, const std::string& method, const Reply& reply,
               std::chrono::milliseconds patience) const;
 
-  const std::string token_;  // Empty: none is asked for.
+  const std::string token_;  // Empty: none is required.
   const std::chrono::milliseconds request_timeout_;
   const AdminPages pages_;
   const std::unique_ptr<Scraper> scraper_;  // Null without metrics.

@@ -105,7 +105,7 @@ std::string Nearest(absl::string_view name, absl::string_view prefix,
   return near.empty() ? "" : absl::StrCat(prefix, near);
 }
 
-// The section under whose prefix the name stands, or null.
+// The section whose prefix the name has, or null.
 const FieldDescriptor* SectionOf(absl::string_view name) {
   const Descriptor* root = v1::ServerConfig::descriptor();
   for (int i = 0; i < root->field_count(); ++i) {

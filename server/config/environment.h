@@ -12,7 +12,7 @@
 
 namespace ballast::config {
 
-// All variables of this process. Where a name stands twice, the first one counts, as for getenv.
+// All variables of this process. Of a repeated name the first one counts, as for getenv.
 std::map<std::string, std::string> ProcessEnvironment();
 
 struct VariableVerdict {

@@ -140,7 +140,7 @@ class Walker {
 
 // The tree of a file, which is JSON if it is called so, else YAML.
 YamlNode ParseFile(absl::string_view text, absl::string_view name, ErrorList* errors) {
-  // ParseYaml reports files that are too large or no text at all.
+  // ParseYaml reports files too large or without text.
   const bool plain = text.size() <= kMaxConfigBytes && IsPlainText(text);
   if (IsJsonName(name) && plain && !CheckJson(text, name, errors)) return YamlNode();
   return ParseYaml(text, name, errors);

@@ -22,7 +22,7 @@ struct LoadOptions {
   std::map<std::string, std::string> env;    // the environment; see JudgeVariable for foreign ones
   std::map<std::string, std::string> flags;  // "storage.dram_budget" -> "64GiB"
   // How the user wrote the flag of a path, for errors and origins: "listen.address" -> "--listen".
-  // "--<path>" where nothing stands here.
+  // "--<path>" for paths missing here.
   std::map<std::string, std::string> flags_typed;
 };
 
@@ -47,7 +47,7 @@ ServerConfig DefaultConfig();
 absl::StatusOr<LoadedConfig> Load(const LoadOptions& options);
 
 // Reads the text of a peers file, {"peers": [{"id": 0, "address": "127.0.0.1:7000"}]}, as
-// strictly; `name` stands in messages. INVALID_ARGUMENT as above. Run ValidatePeers afterwards.
+// strictly; `name` appears in messages. INVALID_ARGUMENT as above. Run ValidatePeers afterwards.
 absl::StatusOr<std::vector<Peer>> ParsePeersFile(absl::string_view text,
                                                  absl::string_view name = "peers file");
 // The same of a file. PERMISSION_DENIED when it may not be opened, NOT_FOUND when it cannot be for

@@ -103,7 +103,7 @@ absl::StatusOr<server::QuotaTable> ParseQuotas(absl::string_view text, absl::str
     errors.Add(root.where, absl::StrCat("a map with ", kDefault, " and ", kTenants,
                                         " is expected, got ", KindName(root.kind)));
   }
-  // The rows of tenants begin with the default one, wherever that stands.
+  // The rows of tenants start from the default one, wherever the file has it.
   for (const YamlNode& node : root.children) {
     if (node.key == kDefault) ReadRow(node, &table.others, &errors);
   }

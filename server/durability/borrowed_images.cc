@@ -173,8 +173,8 @@ class BorrowedImages : public ImageFile {
     return found != extents_.end() && found->second.part != nullptr;
   }
 
-  // Extents of which versions survive now need no other, unless they are held. Whether the files
-  // are to be removed: once.
+  // Extents with durable versions of their own need no other, unless held. True once: when the
+  // borrowed files can be removed.
   bool Return(const std::vector<uint32_t>& survive) {
     MutexLock lock(&mu_);
     for (const uint32_t extent : survive) {

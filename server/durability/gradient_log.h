@@ -44,7 +44,7 @@ struct LogOptions {
   uint64_t secret = 0;
 };
 
-// The reduced gradient of one extent as it stands in the log.
+// The reduced gradient of one extent in the log.
 struct LoggedExtent {
   uint32_t epoch = 0;
   uint64_t round = 0;
@@ -130,8 +130,8 @@ class GradientLog {
   // log does not have them; round 0 exists in a job made from a snapshot taken before the first
   // round; elsewhere nothing happens.
   virtual absl::Status Repeat(uint64_t round) = 0;
-  // Then, once a restart would Open the log with `epoch` and `start_round` = `round` + 1: all that
-  // stands in the log of rounds from start_round on is dead.
+  // Then, once a restart would Open the log with `epoch` and `start_round` = `round` + 1: all
+  // records of rounds from start_round on are dead.
   virtual void BeginEpoch(uint32_t epoch, uint64_t start_round) = 0;
 
   // Begins a fresh log where another one ended: with vote and decision of the last round, but not

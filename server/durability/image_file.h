@@ -70,11 +70,10 @@ class ImageFile {
   virtual ~ImageFile() = default;
 
   // Versions in the extent's images, newest first; empty places are left out. Version v is the
-  // state that round v starts from. That a version stands here does not mean that its payload is
-  // whole.
+  // state that round v starts from. The payload of a listed version may be damaged.
   virtual std::vector<uint64_t> Versions(uint32_t extent) const = 0;
 
-  // The extent's images count as empty from now on, whatever is in them, and none is held.
+  // The extent's images count as empty from now on, regardless of their content, and none is held.
   virtual void Forget(uint32_t extent) = 0;
 
   // The newest version of the extent that a flush has covered, 0 for none; while one is held, that:

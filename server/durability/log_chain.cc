@@ -18,7 +18,7 @@ namespace {
 // Of records and segments. At one for each nanosecond a log is there after 146 years.
 constexpr uint64_t kNumberMax = uint64_t{1} << 62;
 
-// Where a page stands, and which secret a header there has: 0 of version 1, nullopt if unknown.
+// Place of a page, and which secret a header there has: 0 of version 1, nullopt if unknown.
 struct Spot {
   uint64_t sequence = 0;
   uint64_t offset = 0;
@@ -188,8 +188,8 @@ class ChainReader {
            header.previous_crc == end_.previous_crc && header.generation >= end_.generation;
   }
 
-  // The record written to this very place of this log. DATA_LOSS for anything else: payloads stand
-  // on pages too, and a trainer's bytes may look like a header of any version.
+  // The record written to this very place of this log. DATA_LOSS for anything else: payloads lie on
+  // pages too, and a trainer's bytes may look like a header of any version.
   absl::StatusOr<RecordHeader> DecodeAt(const char* page, const Spot& spot) const {
     const RecordPlace place = PlaceOf(page);
     if (place != RecordPlace{.job = options_.job,

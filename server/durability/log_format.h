@@ -5,9 +5,8 @@
 //   segment := segment header (4 KiB) record* unused
 //   record  := record header (4 KiB) payload padding to 4 KiB
 //
-// Payloads stand on pages too, and their bytes are a trainer's. So every header of version 2
-// carries the log's secret, a random number that no message contains: a page without it is not a
-// header.
+// Payloads lie on pages too, and their bytes are a trainer's. So every header of version 2 carries
+// the log's secret, a random number that no message contains: a page without it is not a header.
 //
 // Comes from: GradientLog, log_scan. Goes to: docs/formats/log.md.
 // Thread safety: pure functions over plain values.

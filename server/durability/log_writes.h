@@ -53,7 +53,7 @@ class LogWrites {
   absl::Status status() const;
 
  private:
-  // As many as keep a disk busy; more would only stand in front of a vote.
+  // As many as keep a disk busy; more would only delay a vote.
   static constexpr size_t kUnderWayMax = 4;
 
   explicit LogWrites(Arena arena);

@@ -1,5 +1,5 @@
 // StorageRoundLog: the RoundLog of JobStorage::MakeRoundLog. Two executors, one for the log and one
-// for the images, so that a checkpoint never stands in front of a vote.
+// for the images, so that a checkpoint never delays a vote.
 // Comes from: JobStorage. Goes to: GradientLog, ImageFile. Thread safety: as RoundLog; mu_ guards
 // the holds.
 #include <algorithm>

@@ -83,7 +83,8 @@ absl::Status ShardWriter::WriteExtents() {
   });
 }
 
-// The values stand where in a page they stand in the file, so that they can go past its cache.
+// The values have the same offset within a page in memory as in the file, so that they can go past
+// the page cache.
 absl::Status ShardWriter::WriteRun(const RunState& state, const Place& place) {
   const Run& run = state.run;
   const SafetensorsHeader& header = place.writer->header();

@@ -28,7 +28,7 @@ struct ExportSource {
   // Asked, on any thread, before each extent is read; an error ends the work and is its answer. May
   // be empty.
   std::function<absl::Status()> go_on;
-  // Runs, on any thread, for so many more bytes written; may be empty.
+  // Runs, on any thread, after `bytes` more bytes are written; may be empty.
   std::function<void(uint64_t bytes)> progress;
 };
 

@@ -1,6 +1,6 @@
 // TorchPickle: writes the pickles of torch.save()'s files: numbers, texts, lists of fields and
 // tensors, with the few names that torch.load(weights_only=True) takes.
-// Comes from: TorchFile, UniversalFiles. Goes to: bytes. Protocol 2, no memo: each value stands
+// Comes from: TorchFile, UniversalFiles. Goes to: bytes. Protocol 2, no memo: each value is written
 // where it is used. Source: Python's pickletools for the opcodes; torch/serialization.py for the
 // form of a tensor.
 // Thread safety: thread-compatible.
@@ -14,7 +14,7 @@
 
 namespace ballast::server {
 
-// Values are written one after the other; a container's values stand between its Begin and its End.
+// Values are written one after the other; a container's values go between its Begin and its End.
 class TorchPickle {
  public:
   TorchPickle();

@@ -62,7 +62,7 @@ struct MetaPut {
   std::string value;
 };
 
-// Written when all compares hold. A key may stand in many compares, but in one put or delete only.
+// Written when all compares hold. A key may occur in many compares, but in one put or delete only.
 struct MetaTxn {
   std::vector<MetaCompare> compares;
   std::vector<MetaPut> puts;

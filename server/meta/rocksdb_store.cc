@@ -91,7 +91,7 @@ rocksdb::Options StoreOptions(rocksdb::Env* env) {
   options.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
   options.paranoid_checks = true;
   options.paranoid_file_checks = true;
-  // After a failed write only opening anew tells which bytes are on the disk.
+  // After a failed write only reopening shows which bytes are on the disk.
   options.max_bgerror_resume_count = 0;
   options.max_log_file_size = size_t{1} << 20;
   options.keep_log_file_num = 4;
@@ -291,7 +291,7 @@ absl::Status Opener::CheckRemains() {
     return errors_.Of("reading the directory", status);
   }
   for (const std::string& name : names) {
-    // Commits stand in .log and .sst files only; without them there was never one.
+    // Commits are in .log and .sst files only; without such files there has been none.
     if (absl::EndsWith(name, ".log") || absl::EndsWith(name, ".sst") ||
         name == kCommittedMarkName) {
       return errors_.Lost(absl::StrCat("it holds ", name, ", but its file CURRENT is gone"));

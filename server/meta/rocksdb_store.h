@@ -1,8 +1,8 @@
 // MetaStore in a RocksDB directory on the local disk. Every committed transaction is synced to
 // RocksDB's log before Txn returns. Values carry the header of value_codec.h, the newest revision
-// stands under a key of its own in the same write batch, and committed_mark.h notices lost commits.
-// Comes from: the server's start. Goes to: RocksDB, whose own background threads stay idle mostly.
-// Thread safety: as MetaStore.
+// has a key of its own in the same write batch, and committed_mark.h notices lost commits. Comes
+// from: the server's start. Goes to: RocksDB, whose own background threads stay idle mostly. Thread
+// safety: as MetaStore.
 #pragma once
 
 #include <functional>
@@ -38,8 +38,7 @@ inline constexpr char kMetaRevisionKey[] = "\1revision";
 //                        nothing is created over the remains
 //   FAILED_PRECONDITION  written by another release, or by another program
 // The destructor closes the store and frees the directory. After a failed write the store answers
-// every Txn with UNAVAILABLE until it is opened anew: the failed one may have reached the disk or
-// not.
+// every Txn with UNAVAILABLE until it is reopened: the failed one may have reached the disk or not.
 absl::StatusOr<std::unique_ptr<MetaStore>> OpenRocksDbMetaStore(
     const RocksDbMetaStoreOptions& options);
 

@@ -25,8 +25,8 @@ class ReadGuards {
 
   // Connections of `owner` call `cut` from now on, until Forget.
   static void Begin(const void* owner, Cut cut);
-  // Guards the connection of `fd` from its next read on, of which nothing has been read.
-  // `identity`: see Sockets::Identity.
+  // Guards the connection of `fd`, not read from yet, from its first read on. `identity`: see
+  // Sockets::Identity.
   static void Guard(int fd, uint64_t identity, bool tls, const FrameLimits& limits,
                     const void* owner);
   // No connection of `owner` calls its `cut` any more, also not now.

@@ -17,7 +17,7 @@ namespace ballast::server {
 // No limit.
 inline constexpr uint64_t kUnlimited = UINT64_MAX;
 
-// So much of each resource. As limits, kUnlimited stands for none.
+// So much of each resource. As a limit, kUnlimited means none.
 struct Amounts {
   uint64_t jobs = 0;             // that run, and that rest on disk
   uint64_t seats = 0;            // of jobs in memory

@@ -1,5 +1,5 @@
 // The audit log of a server with security: which caller has ordered what, and how that ended; and
-// which calls were refused. Each is one line of JSON on stderr, whatever the format of the other
+// which calls were refused. Each is one line of JSON on stderr, regardless of the format of other
 // lines:
 //
 //   {"time":"...","audit":"order","identity":"spiffe://...","peer":"ipv4:...","method":"...",

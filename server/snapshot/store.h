@@ -87,7 +87,7 @@ class SnapshotStore {
   absl::Status Lend(const SnapshotManifest& manifest, const JobPlan& from, const Layout& layout,
                     const JobPlan& to, const std::string& directory) const;
   // Reads every byte of the parts and compares the checksums; `plan` is the manifest's. `go_on` is
-  // asked before each extent, and its error is the answer. DATA_LOSS STATE_LOST naming file, extent
+  // called before each extent, and its error is returned. DATA_LOSS STATE_LOST naming file, extent
   // and offset.
   absl::Status Verify(const SnapshotManifest& manifest, const JobPlan& plan,
                       const std::function<absl::Status()>& go_on = absl::OkStatus) const;
