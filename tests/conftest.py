@@ -14,8 +14,8 @@ from pathlib import Path
 # Before torch is imported: the bit-for-bit comparisons are defined for this choice, which is the
 # same on machines with and without AVX-512.
 os.environ.setdefault("ATEN_CPU_CAPABILITY", "avx2")
-# Processes of tests share few processors: a thread of OpenMP that has nothing to do lets others run
-# instead of spinning.
+# Processes of tests share few processors: an idle thread of OpenMP lets others run instead of
+# spinning.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "client" / "python"), str(HERE)]
@@ -28,7 +28,7 @@ ID_CHARACTERS_MAX = 40
 
 
 def pytest_make_parametrize_id(config, val, argname):
-    """A parameter's part of a test's name: what it says, in the characters of a word."""
+    """A parameter's part of a test's name: its text, in the characters of a word."""
     if isinstance(val, enum.Enum):
         said = val.name
     elif isinstance(val, torch.dtype):

@@ -1,11 +1,11 @@
 """Runs one program of bench/ and says whether its result was right, whatever its speed was.
 
-Comes from: ctest (CMakeLists.txt beside it, which has the smallest sizes). Goes to: the programs of
-bench/. Thread safety: one process.
+Comes from: ctest (CMakeLists.txt of this folder, which has the smallest sizes). Goes to: the
+programs of bench/. Thread safety: one process.
 
   smoke.py --below FOLDER PROGRAM ARGUMENT...
-      exit status 1 when PROGRAM ends with another code than 0, or prints anything but one JSON
-      object that is verified, has numbers and skips no size
+      exit status 1 when PROGRAM ends with another code than 0, or prints anything but one verified
+      JSON object with numbers and all sizes
   smoke.py --names
       exit status 1 when a program of bench/ has no row
 
@@ -28,7 +28,7 @@ BENCH = HERE.parents[1] / "bench"
 
 
 def programs():
-    """Names of what a person can start in bench/."""
+    """Names of the programs that a person can start in bench/."""
     return {path.name for path in BENCH.iterdir() if path.is_file() and os.access(path, os.X_OK)}
 
 
@@ -44,7 +44,7 @@ def numbers(value):
 
 
 def problem_of(text):
-    """What is wrong with the JSON object that a program printed; "" when nothing is."""
+    """The fault of the JSON object that a program printed; "" for none."""
     try:
         result = json.loads(text)
     except ValueError:
@@ -60,7 +60,7 @@ def problem_of(text):
 
 
 def run(program, arguments, below):
-    """What is wrong with the run; "" when nothing is."""
+    """The fault of the run; "" for none."""
     command = [str(BENCH / program), "--json", *arguments]
     with tempfile.TemporaryDirectory(dir=below) as folder:
         done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, check=False)

@@ -1,10 +1,11 @@
-"""A trainer that has grpcio and protobuf in its process, as programs with tools for logging have.
+"""A trainer with grpcio and protobuf in its process, as in programs with tools for logging.
 
     beside_grpc.py before|after
 
 Comes from: test_packages_wheel.py, in a root without a compiler and without Debian's gRPC. Goes to:
 a server that BALLAST_ENDPOINTS names; standard output says which shared libraries were loaded.
-The optimizer is the three lines of README.md. torch's own steps beside it, with the same gradients.
+The optimizer is the three lines of README.md. torch's own steps alongside it, with the same
+gradients.
 """
 
 import sys

@@ -1,8 +1,8 @@
-"""A Debian that is booted: its own systemd as process 1, under systemd-nspawn.
+"""A booted Debian: its own systemd as process 1, under systemd-nspawn.
 
-Comes from: a root with systemd that mmdebstrap has made. Goes to: the tests of the .deb. What is
-changed there is lost with it, because it is written to a layer in memory over the root. The network
-is its own, with nothing but loopback.
+Comes from: a root with systemd that mmdebstrap has made. Goes to: the tests of the .deb. Changes
+there are lost with it, because they go to a layer in memory over the root. The network is its own,
+with nothing but loopback.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Booted:
                 said = self._try("systemctl", "is-system-running").stdout.strip()
 
     def _first(self) -> str:
-        """The number of the first process there, on this machine; "" before it is there."""
+        """The number of the first process there, on this machine; "" before it exists."""
         number = self._nspawn.pid
         children = Path(f"/proc/{number}/task/{number}/children").read_text().split()
         # Until it has numbers of its own it is nspawn itself, and a command would run on this host.

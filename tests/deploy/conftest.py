@@ -1,4 +1,5 @@
-"""Set-up of the tests of deploy/: the server that the files there start, and what renders them.
+"""Set-up of the tests of deploy/: the server that the files there start, and the programs that
+render them.
 
 Comes from: pytest. Goes to: every test here. A missing tool is a failure; scripts/setup.sh brings
 all of them.
@@ -47,7 +48,7 @@ def start_server(ballastd, start_program):
 
 @pytest.fixture(scope="session")
 def packages(ballastd, tmp_path_factory) -> Packages:
-    """What scripts/package.sh builds. All workers of this run of pytest share it."""
+    """The packages that scripts/package.sh builds. All workers of this run of pytest share it."""
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent

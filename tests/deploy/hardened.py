@@ -18,7 +18,7 @@ _LANDING_PLACES = 20
 def missing(file: Path) -> set[str]:
     """The protections that the file lacks, by the names of docs/security.md.
 
-    Files are without names for their own functions, so this looks at what they want of the C and
+    Files are without names for their own functions, so this looks at their imports from the C and
     C++ libraries: without the flag, none of those functions is called.
     """
     said = run("readelf", "--wide", "--dynamic", "--program-headers", "--dyn-syms", file).stdout

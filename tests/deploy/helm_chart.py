@@ -18,7 +18,7 @@ CHART = DEPLOY / "helm" / "ballast"
 
 
 def choices(folder: str) -> dict[str, Any]:
-    """The values that are for "base+tls+nvme" of deploy/kubernetes."""
+    """The values for a choice such as "base+tls+nvme" of deploy/kubernetes."""
     return {name: {"enabled": True} for name in folder.split("+")[1:]}
 
 

@@ -16,7 +16,7 @@ from deploy.tools import REPO, kubectls, run
 
 
 class KubectlCluster:
-    """`start`: of conftest's start_server. `binary`: a server; ballastctl stands beside it, as in
+    """`start`: of conftest's start_server. `binary`: a server; ballastctl stands next to it, as in
     the image. texts: addresses of the page -> of this machine; port-forward adds to it."""
 
     def __init__(self, folder: Path, start: Callable, binary: Path, texts: dict[str, str]):

@@ -1,7 +1,7 @@
-"""What must hold between the parts of the Kubernetes manifests, beyond what a schema knows.
+"""Rules between the parts of the Kubernetes manifests, beyond a schema's knowledge.
 
 Comes from: manifests.py. Goes to: test_kubernetes.py, which also breaks each of them once.
-Each check returns what is wrong, in words; [] is right.
+Each check returns the faults, in words; [] is right.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "Ki": 1 << 10, "Mi": 1
           "Gi": 1 << 30}
 # Of the container's memory; the rest is for gRPC, RocksDB and the page cache.
 _BUDGET_SHARE_MAX = 0.8
-# What a server may take for its end: 3 s for its streams, and as much as a slow disk needs.
+# A server's time limit for its end: 3 s for its streams, and as much as a slow disk needs.
 STOP_S = 30
 
 
@@ -212,7 +212,7 @@ def disruption(m: Manifests) -> list[str]:
 
 
 def files(m: Manifests) -> list[str]:
-    """The file that --config names is a key of the ConfigMap that is mounted there."""
+    """The file that --config names is a key of the ConfigMap mounted there."""
     named = m.container["args"][m.container["args"].index("--config") + 1]
     folder, _, key = named.rpartition("/")
     mounted = {mount["mountPath"]: mount["name"] for mount in m.container["volumeMounts"]}

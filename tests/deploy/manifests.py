@@ -71,7 +71,7 @@ def without_hashes(found: list[Document]) -> dict[tuple[str, str], str]:
 
 
 class Manifests:
-    """The documents of one folder, with short ways to what the checks look at."""
+    """The documents of one folder, with short ways to the subjects of the checks."""
 
     def __init__(self, found: list[Document]):
         self.documents = found
@@ -105,7 +105,7 @@ class Manifests:
 
     @property
     def config_text(self) -> str:
-        """The file that --config names: a key of the ConfigMap that is mounted there."""
+        """The file that --config names: a key of the ConfigMap mounted there."""
         path = Path(self.container["args"][self.container["args"].index("--config") + 1])
         mount = next(m for m in self.container["volumeMounts"]
                      if m["mountPath"] == str(path.parent))
@@ -114,7 +114,7 @@ class Manifests:
 
     @property
     def config(self) -> Document:
-        """What the servers find: the file, and the variables of the pod, which win over it."""
+        """The servers' configuration: the file, and the variables of the pod, which win over it."""
         config = yaml.safe_load(self.config_text)
         for name, value in self.variables(0).items():
             if name.startswith("BALLAST_"):

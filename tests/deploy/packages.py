@@ -1,7 +1,7 @@
 """The packages of scripts/package.sh, each built once per run of pytest, and roots to try them in.
 
-Comes from: build/release. Goes to: test_packages_*.py. Several workers share what one has made. A
-missing tool is a failure; scripts/setup.sh brings all of them.
+Comes from: build/release. Goes to: test_packages_*.py. Several workers share one worker's packages.
+A missing tool is a failure; scripts/setup.sh brings all of them.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def run(*command: str | Path, within_s: float = _HANG_S,
 
 
 class Packages:
-    """What has been built, in a folder of the whole run of pytest.
+    """The built packages, in a folder of the whole run of pytest.
 
-    Each method makes its answer where that is not there yet, and holds a lock meanwhile: workers of
-    pytest share the folder. What they return is for reading, but for `root()`.
+    Each method makes its answer unless it exists, and holds a lock meanwhile: workers of pytest
+    share the folder. Returned paths are for reading, except for `root()`.
     """
 
     def __init__(self, folder: Path):
@@ -69,7 +69,7 @@ class Packages:
         return next(self._once("deb", build("deb")).glob("*.deb"))
 
     def image(self) -> Path:
-        """The folder with the OCI layout and the list of what the image consists of."""
+        """The folder with the OCI layout and the list of the image's parts."""
         return self._once("image", build("image"))
 
     def kits(self) -> Path:
@@ -147,7 +147,7 @@ def build(kind: str, within_s: float = _HANG_S) -> Callable[[Path], None]:
 def inside(root: Path, *arguments: str | Path) -> list[str]:
     """The beginning of a command that runs as root in a root directory, without any network.
 
-    `arguments` are further ones of bwrap, which have to share the network where that is wanted.
+    `arguments` are further ones of bwrap, which have to share the network where necessary.
     """
     return [str(program("bwrap")), "--bind", str(root), "/", "--dev", "/dev", "--proc", "/proc",
             "--unshare-all", "--uid", "0", "--gid", "0", "--cap-add", "ALL", "--die-with-parent",
@@ -156,7 +156,7 @@ def inside(root: Path, *arguments: str | Path) -> list[str]:
 
 
 def installed(*wanted: str) -> dict[str, Path]:
-    """Name -> path of what the distributions and all that they need put beside each other."""
+    """Name -> path of the installed files of the distributions and of all their dependencies."""
     found: dict[str, Path] = {}
     seen: set[str] = set()
     new = list(wanted)

@@ -90,7 +90,7 @@ class Pods:
         return [server.stop(within_s=grace_s) for server in self.servers]
 
     def start_one(self, ordinal: int) -> None:
-        """Starts one that has ended, on its address."""
+        """Starts an ended one, on its address."""
         network = ("--listen", self.servers[ordinal].address, *ON_LOOPBACK[2:])
         self.servers[ordinal] = self._run(ordinal, network)
 

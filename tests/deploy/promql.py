@@ -1,4 +1,4 @@
-"""What a PromQL expression asks for: metrics, labels, functions.
+"""The names in a PromQL expression: metrics, labels, functions.
 
 Comes from: dashboard.json and rules.yaml. Goes to: test_monitoring.py.
 """

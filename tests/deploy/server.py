@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _HANG_S = 60.0
-# What a deployment writes for its network, on loopback and free ports.
+# A deployment's network settings, on loopback and free ports.
 ON_LOOPBACK = ("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0",
                "--set", "listen.advertise_address=")
 

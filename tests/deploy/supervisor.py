@@ -1,4 +1,4 @@
-"""The socket on which systemd hears a service of Type=notify, and what a server says there.
+"""The socket on which systemd hears a service of Type=notify, and a server's messages there.
 
 Comes from: the tests. Goes to: NOTIFY_SOCKET and WATCHDOG_USEC of a server.
 """
@@ -18,8 +18,8 @@ _numbers = itertools.count(1)
 class Supervisor:
     """Listens until it is closed; a context manager.
 
-    abstract: at a name that is no file. watchdog_s: how long the server may be silent; nothing
-    here ends a server that is.
+    abstract: at a name without a file. watchdog_s: how long the server may be silent; nothing here
+    ends a silent server.
     """
 
     def __init__(self, abstract: bool = False, watchdog_s: float = 0.2):
@@ -40,7 +40,8 @@ class Supervisor:
         self._folder.cleanup()
 
     def listen(self, for_s: float = 0.0) -> list[str]:
-        """Takes what has been said, and waits for the first words where nothing has; all lines."""
+        """Takes the messages so far, and waits for the first one if there are none; returns all
+        lines."""
         self._socket.settimeout(for_s)
         try:
             while True:
@@ -60,5 +61,5 @@ class Supervisor:
         self.await_line("WATCHDOG=1", self.listen().count("WATCHDOG=1") + times)
 
     def words(self) -> list[str]:
-        """What was said, without signs of life."""
+        """The messages, without signs of life."""
         return [line for line in self.listen() if line != "WATCHDOG=1"]

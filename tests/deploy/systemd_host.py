@@ -1,8 +1,8 @@
 """A host with systemd, as far as the walks of docs/operations.md need one: a stand-in for systemctl
-and journalctl that reads the unit and does with the server what the unit says.
+and journalctl that reads the unit and treats the server accordingly.
 
 Comes from: the unit below `root`, which the walk installs there. Goes to: the server that ExecStart
-names, below `root` too. What systemd does besides (users, hardening, limits) is not here.
+names, below `root` too. Systemd's other work (users, hardening, limits) is not here.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SystemdHost:
             self._process.wait()
         self._supervisor.__exit__()
 
-    # --- what the page types
+    # --- the page's commands
 
     def systemctl(self, words: list[str]) -> tuple[int, str]:
         verbs = {"daemon-reload": self._reload, "enable": self._enable, "start": self.start,
@@ -86,7 +86,7 @@ class SystemdHost:
         return self.start()
 
     def _kill(self, *flags: str) -> tuple[int, str]:
-        """With what the unit does then."""
+        """With the unit's reaction."""
         assert flags == ("--signal=KILL",)
         self.crash()
         self._restarts += 1
@@ -101,7 +101,7 @@ class SystemdHost:
                  "ExecMainStatus": code or 0}
         return 0, f"{name}={known[name]}\n"
 
-    # --- what happens to the server
+    # --- events of the server
 
     def begin(self) -> None:
         """Starts the program of the unit with its variables; does not wait."""
@@ -117,7 +117,7 @@ class SystemdHost:
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.root)
 
     def await_address(self) -> str:
-        """Of a server that has begun, once it listens."""
+        """Of a started server, once it listens."""
         deadline = time.monotonic() + _HANG_S
         while not self._ready_file.exists():
             assert time.monotonic() < deadline, self._log()

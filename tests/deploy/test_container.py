@@ -1,7 +1,7 @@
 """deploy/container: what can be said of the Containerfile without building it.
 
 No container engine runs where the tests run. So the parts of the Containerfile are read, compared
-with what they must fit, and its commands run in this tree where they can. The image that build.sh
+with their counterparts, and its commands run in this tree where they can. The image that build.sh
 makes without an engine has tests of its own: test_packages_image.py.
 """
 
@@ -94,7 +94,7 @@ def needed(binary: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory) -> list[Path]:
-    """What the image gets: the install command of the Containerfile, run on this build."""
+    """The image's programs: the install command of the Containerfile, run on this build."""
     build, image = stages()
     command = next(w for w in values(build, "RUN") if w[:2] == ["cmake", "--install"])
     folder = tmp_path_factory.mktemp("image")
@@ -120,7 +120,7 @@ def test_the_build_installs_packages_that_setup_installs():
 
 
 def test_the_context_is_enough_to_configure(tmp_path):
-    """And holds nothing that is hidden, so no history and no secret of the folder."""
+    """And holds nothing hidden, so no history and no secret of the folder."""
     context(tmp_path)
     assert not [p for p in tmp_path.rglob(".*")]
     command = next(w for w in values(stages()[0], "RUN") if w[:2] == ["cmake", "--preset"])
@@ -190,7 +190,7 @@ def test_the_image_fits_the_manifests(folder):
 
 
 def test_the_server_accepts_the_arguments_of_the_example(ballastd):
-    """`docker run` in deploy/README.md: what stands behind the name of the image."""
+    """`docker run` in deploy/README.md: the words after the name of the image."""
     text = (DEPLOY / "README.md").read_text().replace("\\\n", " ")
     words = shlex.split(re.search(r"^docker run .*$", text, re.M)[0])
     arguments = words[words.index("ballast:0.1.0") + 1:]

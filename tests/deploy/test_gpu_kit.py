@@ -1,4 +1,4 @@
-"""The archives of scripts/gpu_kit.sh: what is in them, and what they do on another distribution.
+"""The archives of scripts/gpu_kit.sh: their contents, and a run on another distribution.
 
 That is a bare root of Debian 13 under bwrap: another glibc, Python 3.13, no libstdc++ and no
 package of ours. This machine's Python 3.11 and the PyTorch of .venv are put there for the

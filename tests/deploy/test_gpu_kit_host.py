@@ -56,7 +56,7 @@ class Host:
         return path
 
     def torch(self, **differences: object) -> None:
-        """A torch that has all that the kit needs, but for the differences."""
+        """A torch with everything that the kit needs, except for the differences."""
         package = self._folder / "site/torch"
         package.mkdir(parents=True)
         (package / "__init__.py").write_text(TORCH.format(**{**GOOD, **differences}))

@@ -1,4 +1,4 @@
-"""deploy/helm: the chart is what the generator makes today, Helm finds no fault in it, and it
+"""deploy/helm: the chart is the generator's present output, Helm finds no fault in it, and it
 installs the objects that kustomize makes of the same choice.
 """
 

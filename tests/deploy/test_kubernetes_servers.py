@@ -86,7 +86,7 @@ def test_a_lost_node(lost, run_pods, ballastd):
     pods.stop()
     shutil.rmtree(pods.data(lost))
     pods.start_again()
-    # A home that has lost its directory hears of the job from the other server, after its start.
+    # A home without its old directory hears of the job from the other server, after its start.
     while "gpt" not in ballastctl("jobs", "list")[1]:
         time.sleep(0.1)
     assert ballastctl("jobs", "delete", "gpt") == (0, "deleted gpt\n")

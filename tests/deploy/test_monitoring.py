@@ -1,4 +1,4 @@
-"""deploy/monitoring: rules, alerts and dashboard ask for what a real server exports."""
+"""deploy/monitoring: rules, alerts and dashboard ask for a real server's exports."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from deploy.training import train
 
 FOLDER = DEPLOY / "monitoring"
 OVERLAY = "base+monitoring"
-# Labels that Prometheus adds: its own, and what it finds in Kubernetes.
+# Labels that Prometheus adds: its own, and those from Kubernetes.
 ADDED = {"job", "instance", "namespace"}
 # Metrics whose series begin with their first event, with a second server, or with TLS.
 BEGIN_LATE = {"ballast_frames_rejected_total", "ballast_tls_cert_expiry_timestamp_seconds",
               "ballast_admissions_refused_total", "ballast_peer_reachable",
               "ballast_handshake_failures_total"}
-# What Prometheus makes itself. Its alerts have no label that is the same in all of them.
+# Series made by Prometheus itself. Its alerts have no label in common.
 OF_PROMETHEUS = {"up", "ALERTS"}
-# What a panel may count in, by the names of Grafana.
+# The units of panels, by the names of Grafana.
 UNITS = {"ops", "s", "Bps", "bytes", "none", "percentunit"}
 
 
@@ -72,7 +72,7 @@ def queries(board: dict) -> list[str]:
 
 @pytest.fixture(scope="module")
 def exported(ballastd, tmp_path_factory) -> dict[str, set[str]]:
-    """Metric -> labels of a server that has trained; of metrics that begin with their first event,
+    """Metric -> labels of a server after training; of metrics that begin with their first event,
     as the source declares them."""
     from deploy.server import Server
 
@@ -100,7 +100,7 @@ def exported(ballastd, tmp_path_factory) -> dict[str, set[str]]:
 
 
 def complaints(query: str, exported: dict[str, set[str]], recorded: set[str]) -> list[str]:
-    """What a query asks for and no server has."""
+    """Names in a query that no server has."""
     wrong: list[str] = []
     known: set[str] = set(ADDED)
     for selector in promql.selectors(query):
@@ -164,7 +164,7 @@ def test_a_query_for_nothing_is_named(query, complaint, exported):
 
 
 def layout(board: dict) -> list[str]:
-    """What is wrong with the panels, whatever they ask for."""
+    """The faults of the panels, whatever they ask for."""
     wrong = []
     ids = [panel["id"] for panel in board["panels"]]
     wrong += [f"id {i} is there twice" for i in set(ids) if ids.count(i) > 1]
@@ -234,7 +234,7 @@ def test_every_alert_has_a_case_that_fires_and_one_that_rests():
 
 @pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert["alert"])
 def test_every_alert_has_its_entry(alert):
-    """With what it means, what to look at, what to do, and when to ignore it."""
+    """With its meaning, where to look, the next step, and when to ignore it."""
     page, _, anchor = alert["annotations"]["runbook_url"].partition("#")
     assert anchor == alert["alert"].lower()
     entries = re.split(r"^### ", (REPO / page).read_text(), flags=re.M)

@@ -1,5 +1,5 @@
-"""The .deb of the servers: what lintian says, and what dpkg and systemd do with it in a minimal
-Debian that is booted.
+"""The .deb of the servers: lintian's findings, and its life under dpkg and systemd in a minimal
+booted Debian.
 """
 
 from __future__ import annotations

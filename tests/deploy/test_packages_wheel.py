@@ -1,5 +1,4 @@
-"""The wheels of the Python client: what they say of themselves, and trainers on another
-distribution.
+"""The wheels of the Python client: their metadata, and trainers on another distribution.
 
 That is a minimal Debian 13 under bwrap without a compiler: Python 3.13 with Debian's own PyTorch,
 grpcio and protobuf, whose shared libraries have the sonames that ours had. This machine's Python
@@ -57,7 +56,7 @@ def names(wheel: Path) -> list[str]:
 @dataclasses.dataclass(frozen=True)
 class Host:
     """command: the beginning of a command there; venv: /venv as this machine reaches it; tags: of
-    the wheel for its Python; others: where torch and grpcio are there."""
+    the wheel for its Python; others: the folder with torch and grpcio."""
 
     command: list[str]
     venv: Path

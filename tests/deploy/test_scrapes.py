@@ -1,4 +1,4 @@
-"""What a server exports in each state of its life is text in which promtool finds no fault."""
+"""A server's exports in each state of its life are text in which promtool finds no fault."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_of_a_server_whose_disk_has_lost_a_job(start_server, tmp_path):
 
 
 def test_of_a_server_that_ends(start_server, tmp_path):
-    """A trainer that is stopped keeps its stream; the server's end waits for it for a moment."""
+    """A stopped trainer keeps its stream; the server's end waits for it for a moment."""
     for attempt in range(ENDS):
         server = start_server(*ON_LOOPBACK, "--data-dir", str(tmp_path / str(attempt)))
         server.wait_until_serving()

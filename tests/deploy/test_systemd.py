@@ -1,6 +1,6 @@
 """deploy/systemd: the unit as systemd reads it, and its command under its system call filter.
 
-Nothing here starts the unit itself; test_packages_deb.py does, in a Debian that is booted.
+Nothing here starts the unit itself; test_packages_deb.py does, in a booted Debian.
 """
 
 from __future__ import annotations

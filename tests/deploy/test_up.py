@@ -22,7 +22,7 @@ from deploy.tools import REPO, run
 _HANG_S = 90.0
 # TrainerLost fires after its `for`, and rests again.
 _ALERT_HANG_S = 180.0
-# Metric -> what has to happen before the first of its series is there.
+# Metric -> the event before the first of its series appears.
 EVENTS = {
     "ballast_frames_rejected_total": "a server refuses a frame",
     "ballast_checksum_errors_total": "a frame arrives damaged",
@@ -88,12 +88,13 @@ def wait_until(condition, what: str, within_s: float) -> None:
 
 
 def heed_interrupts() -> None:
-    """A run in the background ignores SIGINT, and a shell cannot trap what it inherits ignored."""
+    """A run in the background ignores SIGINT, and a shell cannot trap a signal that it inherits
+    ignored."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def lose_a_trainer(prometheus: Prometheus, pid: int) -> None:
-    """One of two trainers hangs until that is an alert; then it comes back."""
+    """One of two trainers hangs until an alert fires; then it comes back."""
     lost = trainers(pid)[-1]
     os.kill(lost, signal.SIGSTOP)
     try:
@@ -140,7 +141,7 @@ def test_every_query_has_an_answer_while_a_job_trains(tmp_path):
             known = [rule for group in prometheus.get("rules")["groups"] for rule in group["rules"]]
             assert {rule["health"] for rule in known} == {"ok"}
             assert len(known) == len(rules())
-            # One that is pending means a scrape that a busy machine has missed.
+            # A pending one means a scrape missed on a busy machine.
             assert "firing" not in {alert["state"] for alert in prometheus.get("alerts")["alerts"]}
             lose_a_trainer(prometheus, process.pid)
             started = children(process.pid)

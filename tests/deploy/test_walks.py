@@ -29,7 +29,7 @@ ENDPOINTS = "10.0.0.11:7000,10.0.0.12:7000"
 
 
 def environment(*programs: Path) -> dict[str, str]:
-    """What a shell of the operator has; no settings of ours."""
+    """The environment of an operator's shell; no settings of ours."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("BALLAST_")}
     return {**kept, "PATH": ":".join([*map(str, programs), os.environ["PATH"]]),
             "PYTHONPATH": str(REPO / "client" / "python")}
@@ -43,7 +43,7 @@ def below(root: Path) -> dict[str, str]:
 
 @pytest.fixture
 def walk():
-    """walk(stand_ins, texts, env) -> a Walk; what it left running ends with the test."""
+    """walk(stand_ins, texts, env) -> a Walk; its running programs end with the test."""
     made: list[Walk] = []
 
     def make(*arguments) -> Walk:
@@ -117,7 +117,7 @@ class Pair:
 
 
 def install(root: Path, binary: Path) -> None:
-    """What the first walk installs, with the server of this build."""
+    """The files that the first walk installs, with the server of this build."""
     (root / "usr" / "bin").mkdir()
     (root / "usr/bin/ballastd").symlink_to(binary)
     (root / "etc/ballast").mkdir()
@@ -149,7 +149,7 @@ def committed(pair: Pair) -> int:
 
 
 def series(pair: Pair, text: str) -> bool:
-    """Whether the home exports this line: what the alert looks at."""
+    """Whether the home exports this line, which the alert looks at."""
     return re.search(rf"^{re.escape(text)}$", pair.metrics(0), re.M) is not None
 
 

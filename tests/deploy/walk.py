@@ -2,8 +2,8 @@
 
 Comes from: test_walks.py. Goes to: bash, and stand-ins for programs that cannot work here.
 
-Behind a command the page says what to see: words of the output in quotes, and an exit code that is
-not 0. Both are checked.
+After a command the page says what to see: words of the output in quotes, and an exit code other
+than 0. Both are checked.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from deploy.tools import REPO
 
 PAGE = REPO / "docs" / "operations.md"
 _HANG_S = 120.0
-# Takes the words of a command; its exit code and what it prints.
+# Takes the words of a command; returns its exit code and output.
 StandIn = Callable[[list[str]], tuple[int, str]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """A line of a block of commands, and what its comment promises."""
+    """A line of a block of commands, and its comment's promise."""
 
     text: str
     words: tuple[str, ...]
@@ -50,8 +50,8 @@ def command(line: str) -> Command:
 
 
 class Walk:
-    """Runs commands. `texts`: what stands in the page -> what takes its place on this machine; a
-    stand-in may add to it. `env`: of every command. end() when done: it ends what a "&" left."""
+    """Runs commands. `texts`: a text of the page -> its replacement on this machine; a stand-in may
+    add to it. `env`: of every command. end() when done: it ends processes started with "&"."""
 
     def __init__(self, stand_ins: Mapping[str, StandIn], texts: dict[str, str],
                  env: Mapping[str, str]):
@@ -67,7 +67,7 @@ class Walk:
                 assert word in said, f"{step.text}: no {word!r} in: {said}"
 
     def kill_last(self) -> None:
-        """Ends what the last "&" left, as the kernel does when memory is short."""
+        """Ends the process of the last "&", as the kernel does when memory is short."""
         process = self._behind.pop()
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()

@@ -24,12 +24,12 @@ from typing import TextIO
 
 from gpu_kit import checks, report, stages
 
-# For the last lines of a stage that has ended.
+# For the last lines of an ended stage.
 READ_S = 5.0
 
 
 class Run:
-    """Stages of one run and what they said."""
+    """Stages of one run and their results."""
 
     def __init__(self, given: argparse.Namespace) -> None:
         self._cpu, self._out, self._work = given.cpu, given.out, given.work
@@ -55,7 +55,7 @@ class Run:
                 command, stdout=subprocess.PIPE, stderr=log, text=True, errors="replace",
                 start_new_session=True, env=environment(),
             )  # fmt: skip
-            # Not read here: what a stage leaves running may keep the pipe open.
+            # Not read here: a process left by a stage may keep the pipe open.
             reader = threading.Thread(target=self._read, args=(stage, child, log), daemon=True)
             reader.start()
             try:
@@ -102,7 +102,7 @@ def end_session(child: subprocess.Popen) -> None:
 
 
 def wait(child: subprocess.Popen, seconds: float) -> str:
-    """How a stage has ended; "out of time" for one that has not."""
+    """How a stage has ended; "out of time" for one still running."""
     try:
         code = child.wait(seconds)
     except subprocess.TimeoutExpired:

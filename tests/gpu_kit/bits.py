@@ -1,6 +1,6 @@
 """Stage "bits": weights, masters and moments of jobs on the GPU have the bits of the host's.
 
-Comes from: the runner. Goes to: the device tests, and jobs over real servers, each beside a
+Comes from: the runner. Goes to: the device tests, and jobs over real servers, each alongside a
 reference on the host that gets the same gradients (twins.py).
 """
 
@@ -118,7 +118,7 @@ class Outcome:
     state: int
     fused: int
     skipped: int
-    copied: int  # gradients that were not sent from where they are
+    copied: int  # gradients not sent from their own memory
 
 
 def outcome(

@@ -1,4 +1,4 @@
-"""What a stage of the GPU kit says while it runs: one line of JSON per check, at once.
+"""A stage's reports in the GPU kit while it runs: one line of JSON per check, at once.
 
 Comes from: the stages. Goes to: stdout, where the runner (__main__.py) reads it. A line that does
 not begin with MARK is the stage's log.
@@ -19,7 +19,7 @@ MARK = "CHECK "
 
 
 class Stage:
-    """One run of a stage. cpu: a rehearsal on the stand-in; seconds: what the stage may take."""
+    """One run of a stage. cpu: a rehearsal on the stand-in; seconds: the stage's time limit."""
 
     def __init__(self, name: str, cpu: bool, seconds: float, folder: Path) -> None:
         self.name = name
@@ -32,7 +32,7 @@ class Stage:
         return self._end - time.monotonic()
 
     def check(self, name: str, passed: bool, said: str = "", **numbers: object) -> bool:
-        """Something that holds or does not; said: in one line, what was seen."""
+        """Something that holds or does not; said: the observation, in one line."""
         self._tell(name, "passed" if passed else "failed", said, numbers)
         return passed
 

@@ -1,4 +1,4 @@
-"""Copies between pinned memory and a GPU: the pipeline's beside bare ones, and torch's own.
+"""Copies between pinned memory and a GPU: the pipeline's next to bare ones, and torch's own.
 
 Comes from: speed.py. Goes to: the program copy_rate, which does the pipeline's; torch.
 """

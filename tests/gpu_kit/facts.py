@@ -1,4 +1,4 @@
-"""Stage facts: what this host is, as far as it decides what the other stages may show.
+"""Stage facts: this host, as far as it decides the possible results of the other stages.
 
 Comes from: the runner. Goes to: checks of state "seen"; nothing here judges speed.
 """
@@ -30,7 +30,7 @@ def output(*command: str) -> str:
 
 
 def first_line(pattern: str, path: str) -> str:
-    """What follows the colon of the first line that begins with the pattern."""
+    """The text after the colon of the first line that begins with the pattern."""
     try:
         lines = Path(path).read_text().splitlines()
     except OSError:

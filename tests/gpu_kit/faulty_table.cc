@@ -1,5 +1,5 @@
 // The table of a CUDA part with one planted fault, for the stages of the GPU kit: each must notice
-// the faults that are its own.
+// its own faults.
 // Comes from: the shared object that the variable BALLAST_FAULTY_OVER names (libballast_cuda.so or
 // the tests' stand-in). Goes to: CudaLibrary. Test only.
 // The fault is the text in BALLAST_FAULT, or what ballast_faulty_arm() was given last:
@@ -88,7 +88,7 @@ const Table& Real() {
   return *real;
 }
 
-// Whether this is the call of the fault. SIGKILL where that is asked for.
+// Whether this is the call of the fault. SIGKILL where requested.
 bool Struck(const std::string& call) {
   const std::lock_guard<std::mutex> lock(state().mu);
   const int nth = ++state().calls[call];

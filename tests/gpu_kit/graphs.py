@@ -1,6 +1,6 @@
 """CUDA graphs, and a GPU whose memory is short, with a job that steps in between.
 
-Comes from: order.py. Goes to: jobs on the place beside a reference on the host (twins.py).
+Comes from: order.py. Goes to: jobs on the place alongside a reference on the host (twins.py).
 """
 
 from __future__ import annotations

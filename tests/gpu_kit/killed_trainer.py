@@ -1,8 +1,8 @@
 """Trainers of a job of two ranks, as processes of their own: rank 0 on the place is killed in each
 phase of a round and started again; rank 1 on the host stays.
 
-Comes from: order.py. Goes to: servers. Gradients depend on round and rank alone, so that a job that
-was disturbed ends with the bits of a calm one. A trainer leaves its state in FOLDER/state-RANK.
+Comes from: order.py. Goes to: servers. Gradients depend on round and rank alone, so that a
+disturbed job ends with the bits of a calm one. A trainer leaves its state in FOLDER/state-RANK.
 """
 
 from __future__ import annotations

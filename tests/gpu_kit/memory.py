@@ -1,8 +1,8 @@
 """Peak GPU memory of a training step: with Ballast, with torch's AdamW, and of the passes alone.
 
-Each way trains in a process of its own: the memory of a process ends with it. Counted is what torch
-had allocated at its peak, and what the device has given to anything else of the process by then
-(CUDA's context, Ballast's staging), which is what is used less what torch holds.
+Each way trains in a process of its own: the memory of a process ends with it. Counted are torch's
+allocations at their peak, and the device memory of everything else in the process by then (CUDA's
+context, Ballast's staging): the used memory less torch's.
 Comes from: the runner. Goes to: processes forked before this one uses CUDA.
 """
 
@@ -20,8 +20,8 @@ import torch
 from gpu_kit import checks, peer_model, place
 
 MIB = 1 << 20
-OURS_MAX = 64 * MIB  # besides 16-bit weights, gradients and activations
-PLANTED = 2 * OURS_MAX  # what the planted fault keeps
+OURS_MAX = 64 * MIB  # in addition to 16-bit weights, gradients and activations
+PLANTED = 2 * OURS_MAX  # kept by the planted fault
 STEPS = 3
 PARTS = ("torch", "rest")
 PASSES, BALLAST = "forward and backward alone", "Ballast"
@@ -78,7 +78,7 @@ def apart(stage: checks.Stage, way: str) -> dict[str, float]:
 
 
 def one(stage: checks.Stage, way: str, to: Connection) -> None:
-    """In a process of its own: trains STEPS steps, sends what they needed, or an error's text."""
+    """In a process of its own: trains STEPS steps, sends their memory, or an error's text."""
     try:
         to.send(measured(stage, way))
     except Exception as error:

@@ -29,7 +29,7 @@ LONG = Size(words=12000, width=128, blocks=1)  # frames of 4 MiB are full in fp3
 
 
 class Norm(nn.LayerNorm):
-    """May have another dtype than what it gets and gives."""
+    """May have another dtype than its input and output."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x.to(self.weight.dtype)).to(x.dtype)
@@ -127,7 +127,7 @@ def seeded(size: Size, dtype: torch.dtype) -> Gpt:
 
 
 def tokens(size: Size, seed: int, rows: int = 4) -> torch.Tensor:
-    """A batch on the host that is the same for each seed."""
+    """A batch on the host, fixed by the seed."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(0, size.words, (rows, size.length), generator=generator)
 

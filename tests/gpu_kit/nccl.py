@@ -1,4 +1,4 @@
-"""NCCL itself: communicators that begin, sum, end, and begin anew after what goes wrong.
+"""NCCL itself: communicators that begin, sum, end, and begin anew after errors.
 
 One GPU shows one rank, and that two ranks on it are refused; several show ranks over all of them.
 A rehearsal uses the fake NCCL of the tests, on memory of the host.

@@ -71,7 +71,7 @@ class Links:
         )
 
     def used(self, link: Any, dtype: torch.dtype = torch.float32, round: int = 1) -> str:
-        """What is wrong with a sum and a copy over one rank; "" when nothing is.
+        """The fault of a sum and a copy over one rank; "" for none.
 
         An error is "error: ...", and "touched: ..." where a call that failed has written.
         """

@@ -9,7 +9,7 @@ usage: python -m gpu_kit.nccl_ranks [--cpu] WHAT ...
     a process group and by the servers. Prints a checksum of each, and whether NCCL's is near.
   train ENDPOINTS JOB RANK WORLD FOLDER ROUNDS: trains, takes a step that ends with TrainerLost
     again, and writes each finished round to FOLDER/round-RANK.
-What it prints is one line of JSON.
+Its output is one line of JSON.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def started(cpu: bool, what: str, *arguments: object, plan: str = "") -> subproc
 
 
 def results(ranks: Sequence[subprocess.Popen[str]], seconds: float) -> list[dict[str, Any]]:
-    """What each process has printed; ends them all when one fails or the time is over."""
+    """Each process's output; ends them all when one fails or the time is over."""
     deadline = time.monotonic() + max(1.0, seconds - 3)
     try:
         while any(rank.poll() is None for rank in ranks):

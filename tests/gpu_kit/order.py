@@ -1,7 +1,7 @@
 """Stage "order": no bit is early or late, whatever a script does between two rounds.
 
 Comes from: the runner. Goes to: rounds with late kernels (streams.py), CUDA graphs and memory
-pressure (graphs.py), trainers that are killed (killed_trainer.py), and a CUDA part with planted
+pressure (graphs.py), killed trainers (killed_trainer.py), and a CUDA part with planted
 faults (faults.py), each of which has to be noticed.
 """
 
@@ -28,7 +28,7 @@ from gpu_kit.models import differing_bits  # noqa: E402
 
 ROUNDS, REHEARSED = 12, 4
 FAULT_ROUNDS = 3
-CHILD_S = 30 * time_scale(os.environ)  # until a child that has not ended is given up
+CHILD_S = 30 * time_scale(os.environ)  # until an unfinished child is given up
 ORDER_FAULTS = ("early_gradient", "early_hand_over", "early_read")
 LOST = "lost_unpack=3"
 
@@ -39,7 +39,7 @@ def rounds_for(stage: checks.Stage, where: place.RealGpu | place.Standin) -> int
 
 
 class Children:
-    """Processes that are forked from one that has imported torch and used no GPU."""
+    """Processes forked from one with torch imported and no GPU used."""
 
     def __init__(self) -> None:
         self._context = multiprocessing.get_context("forkserver")
@@ -114,7 +114,7 @@ def memory_rounds(stage: checks.Stage, where: place.RealGpu | place.Standin,
 
 
 def with_fault(fault: str, cpu: bool, endpoints: list[str], said: Path) -> None:
-    """In a child: rounds over a CUDA part with the fault; writes what was seen."""
+    """In a child: rounds over a CUDA part with the fault; writes the observations."""
     torch.set_num_threads(1)
     where = place.chosen(cpu)
     faults.plant(fault)
@@ -201,7 +201,7 @@ def time_for_child(stage: checks.Stage) -> float:
 
 
 def disturbed_bits(folder: Path) -> int:
-    """Of weights and state, between the job that was disturbed and the calm one."""
+    """Of weights and state, between the disturbed job and the calm one."""
     bits = 0
     for rank in (0, 1):
         ours = torch.load(folder / f"state-{rank}")

@@ -1,8 +1,8 @@
-"""One class for each way of training that is compared; a process has one of them.
+"""One class for each compared way of training; a process has one of them.
 
 Comes from: peer_step.py. Goes to: ballast.torch, torch.optim, torch.distributed.fsdp, deepspeed.
 All train the same model in bf16 from the same first values on the same tokens, clip to norm 1 and
-step AdamW with fp32 masters; what differs in precision stands in the docstrings.
+step AdamW with fp32 masters; differences in precision stand in the docstrings.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Contestant:
         raise NotImplementedError
 
     def said(self) -> dict[str, Any]:
-        """What this contestant alone can tell of its last step."""
+        """This contestant's own facts about its last step."""
         return {}
 
     def close(self) -> None:
@@ -218,7 +218,7 @@ KINDS = {"torch": Torch, "ballast": Ballast, "fsdp2": Fsdp2, "deepspeed": DeepSp
 
 
 def prepare(spec: dict[str, Any]) -> str:
-    """What takes long and trains nothing: imports, and DeepSpeed's compiler; the version."""
+    """The long work before training: imports, and DeepSpeed's compiler; returns the version."""
     if spec["kind"] != "deepspeed":
         return torch.__version__
     import deepspeed

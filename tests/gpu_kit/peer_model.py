@@ -1,4 +1,4 @@
-"""The GPT that every contestant of the comparison trains, and what it reads.
+"""The GPT that every contestant of the comparison trains, and its input.
 
 Comes from: peer_contestants.py. Pure functions and modules: the same sizes and seed give the same
 bits in every process on the same device. Element counts are multiples of 8 where the sizes are.
@@ -121,7 +121,7 @@ def model(sizes: Sizes, device: torch.device, dtype: torch.dtype) -> Gpt:
 
 
 def fill(name: str, p: torch.Tensor, sizes: Sizes) -> None:
-    """GPT-2's first values: norms 1, biases 0, the rest normal; less for what ends a shortcut."""
+    """GPT-2's first values: norms 1, biases 0, the rest normal; less for the ends of shortcuts."""
     if name.endswith("bias"):
         p.zero_()
     elif p.dim() == 1:

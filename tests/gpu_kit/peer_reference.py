@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 def differing_bits(contestant: Ballast, steps: int) -> dict[str, Any]:
-    """Of the weights after each of `steps` steps, all together; clipped: steps that were."""
+    """Of the weights after each of `steps` steps, all together; clipped: the number of clipped
+    steps."""
     named = list(contestant.module.named_parameters())
     odd = [name for name, p in named if p.numel() % 8 or not p.is_contiguous()]
     if odd:

@@ -1,12 +1,12 @@
 """The process of one contestant: builds it and takes steps when its standard input says so.
 
-Comes from: peer_turns.py. Lines of JSON: a spec as argument, commands on stdin, answers on what was
-stdout when the process began; what others print goes to stderr. Ends at the end of stdin.
+Comes from: peer_turns.py. Lines of JSON: a spec as argument, commands on stdin, answers on the
+process's original stdout; other output goes to stderr. Ends at the end of stdin.
 
     {"do": "build"}               {"parameters", "seconds"}
     {"do": "run", "steps": N}     {"seconds", "losses"}: of N whole steps, from idle to idle
     {"do": "split", "steps": N}   {"forward_backward", "step", ...}: seconds of each part, in steps
-                                  that are waited for after each part
+                                  with a wait after each part
     {"do": "memory"}              bytes: peaks since the process began, and of the steps
     {"do": "bits", "steps": N}    Ballast only, on the CPU: bits that differ from torch's AdamW
 """
@@ -29,7 +29,7 @@ from gpu_kit import peer_contestants, peer_reference
 
 
 class Process:
-    """What the commands work on."""
+    """The object of the commands."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
         self.spec = spec
@@ -98,7 +98,7 @@ class Process:
 
 
 def high_water() -> int:
-    """The most bytes of memory that this process has had, of files that are mapped, too."""
+    """The most bytes of memory that this process has had, of mapped files, too."""
     return _status("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

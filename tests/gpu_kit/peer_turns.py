@@ -1,4 +1,4 @@
-"""Contestants that take turns: their processes, the turns, and what the numbers say.
+"""Contestants that take turns: their processes, the turns, and the verdict on the numbers.
 
 Comes from: peers.py (the GPU kit's stage) and bench/peers_bench.py. Goes to: peer_step.py, one
 process for each contestant. All of them live at once and only one trains, so the noise of a shared
@@ -44,8 +44,8 @@ class PeerFailed(Exception):
 @dataclasses.dataclass
 class Peer:
     """A way to train. kind: of peer_contestants.KINDS; site: a folder of packages for it; environ:
-    besides this process's; pinned: whether FSDP2 offloads to pinned memory, its default; faulty: a
-    Ballast that loses every gradient, planted to be noticed."""
+    in addition to this process's; pinned: whether FSDP2 offloads to pinned memory, its default;
+    faulty: a Ballast that loses every gradient, planted to be noticed."""
 
     name: str
     kind: str
@@ -88,7 +88,7 @@ class Contestant:
         self._folder = rig.folder / peer.name.replace(" ", "-")
 
     def start(self) -> None:
-        """Starts the process, which imports what it needs; does not wait for it.
+        """Starts the process, which imports its modules; does not wait for it.
 
         Where that fails, listen() says so.
         """
@@ -137,7 +137,7 @@ class Contestant:
         return answer
 
     def ask(self, seconds: float, do: str, **arguments: Any) -> dict[str, Any]:
-        """What it answers to a command within `seconds`. PeerFailed."""
+        """Its answer to a command within `seconds`. PeerFailed."""
         try:
             print(json.dumps({"do": do, **arguments}), file=self._process.stdin, flush=True)
         except BrokenPipeError:
@@ -233,7 +233,7 @@ def ratios(one: Contestant, base: Contestant) -> list[float]:
 
 
 def judge_losses(name: str, losses: Sequence[float], base: Sequence[float]) -> list[str]:
-    """What is wrong with the losses of a contestant beside those of `base`; nothing: []."""
+    """The faults of a contestant's losses, compared with those of `base`; [] for none."""
     wrong = []
     common = min(len(losses), len(base))
     if common < 4:

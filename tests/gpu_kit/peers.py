@@ -1,4 +1,5 @@
-"""Training beside the peers: tokens per second and memory of Ballast, ZeRO-Offload, FSDP2, torch.
+"""Training compared with the peers: tokens per second and memory of Ballast, ZeRO-Offload, FSDP2,
+torch.
 
 Comes from: the runner. Goes to: peer_turns.py, which runs a process for each of them. GPT-2 medium,
 then XL where time is left: bf16, sequence 1024, activations made twice, clip 1. They take turns,
@@ -28,8 +29,8 @@ from gpu_kit.peer_turns import (
 ROUNDS = 5
 TURN_S = 0.7  # of one contestant, at least one step
 STEPS_MAX = 8
-LATE_S = 10.0  # what the last one to begin leaves for its turns
-CLOSE_S = 8.0  # what is kept for the last numbers and the end of the processes
+LATE_S = 10.0  # the time that the last one to begin leaves for its turns
+CLOSE_S = 8.0  # kept for the last numbers and the end of the processes
 XL_S = 75.0
 DISK_PER_PARAMETER = 62  # of a durable job's servers: two images of 12, a log of 36
 GIB = 1 << 30

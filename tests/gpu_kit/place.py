@@ -1,7 +1,7 @@
 """Where the stages train: a real GPU, or (--cpu) a stand-in for CUDA on memory of the host.
 
-The stand-in runs the CUDA part's own objects, and counts tensors of the host that were moved to it
-as a GPU's. Its work runs at once, so it shows no fault of order.
+The stand-in runs the CUDA part's own objects, and counts tensors of the host moved to it as a
+GPU's. Its work runs at once, so it shows no fault of order.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def servers(
 ) -> Iterator[Servers]:
     """`count` running servers with their data below `folder`, which is made; stopped at the end.
 
-    environ: variables for them besides this process's. `.addresses` are the endpoints.
+    environ: variables for them in addition to this process's. `.addresses` are the endpoints.
     """
     folder.mkdir(parents=True)
     running = Servers(find_ballastd(None, os.environ), count, folder, None)

@@ -1,7 +1,7 @@
 """report.json and report.md of a run of the GPU kit.
 
-Comes from: the runner. Goes to: --out; both files are replaced as a whole after each check, so a
-run that is cut off leaves what it knew.
+Comes from: the runner. Goes to: --out; both files are replaced as a whole after each check, so an
+interrupted run leaves its results so far.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def one_line(check: dict) -> str:
 
 
 class Report:
-    """What a run has found so far."""
+    """A run's findings so far."""
 
     def __init__(self, out: Path, cpu: bool, minutes: float) -> None:
         self._out = out

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # run.sh [--minutes N] [--out DIR] [--work DIR] [--cpu] [--stage NAME]...
-# Starts the GPU kit: looks whether this host has what it needs, then runs its stages.
+# Starts the GPU kit: checks this host for its requirements, then runs its stages.
 # Comes from: a user, in an unpacked archive of scripts/gpu_kit.sh. Goes to: python -m gpu_kit.
-# What is missing is said in one line, with exit code 2. BALLAST_PYTHON names the Python to take.
+# A missing requirement is said in one line, with exit code 2. BALLAST_PYTHON names the Python to
+# take.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # For the servers' data; a rehearsal has small models.
@@ -44,7 +45,7 @@ at_least() {
   [[ $(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1) == "$2" ]]
 }
 
-# The first Python of 3.11 or newer that has torch, or else the first of 3.11 or newer.
+# The first Python of 3.11 or newer with torch, or else the first of 3.11 or newer.
 choose_python() {
   local name found=
   for name in ${BALLAST_PYTHON:-python3 python3.13 python3.12 python3.11}; do

@@ -1,9 +1,9 @@
 """Stage "sanitizer": compute-sanitizer finds nothing in our kernels and copies.
 
 Comes from: the runner. Goes to: compute-sanitizer of the CUDA toolkit over the device tests, and
-over three rounds of a trainer (three_rounds.py). What it must find is planted as well: packs that
-write where no memory is. For initcheck nothing is left out: a copy to the host takes the bytes that
-a pack has written, and none of the rest of the buffer (Pipeline::CopyOut).
+over three rounds of a trainer (three_rounds.py). A fault for it to find is planted as well: packs
+that write where no memory is. For initcheck nothing is left out: a copy to the host takes the bytes
+that a pack has written, and none of the rest of the buffer (Pipeline::CopyOut).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FOUND_CODE = 9
 LATE_CODES = (124, 137)  # of timeout(1)
 # Its last line: "ERROR SUMMARY: 2 errors", or of racecheck "RACECHECK SUMMARY: 1 hazard displayed".
 SUMMARY = re.compile(r"^=+ +(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:error|hazard)", re.M)
-# What the device tests and the trainer say when they have done their work.
+# The last words of the device tests and the trainer when they have done their work.
 RAN = re.compile(r"\[  PASSED  \] (?:[5-9]|\d\d+) tests|bits differ after 3 rounds")
 # In the order of their value.
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -41,7 +41,7 @@ class Sanitizer:
         self, tool: str, command: list[str], extra: Mapping[str, str] | None = None,
         options: tuple[str, ...] = (),
     ) -> tuple[int | None, int | None, bool]:  # fmt: skip
-        """(what it found, None without a summary; exit code, None when there was no time left;
+        """(its findings, None without a summary; exit code, None when there was no time left;
         whether the command has done its work)."""
         # timeout(1) ends the program below as well, also where this stage is killed.
         line = ["timeout", "--kill-after=1", f"{max(1.0, self._stage.left() - 2):.0f}",

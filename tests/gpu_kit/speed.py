@@ -1,4 +1,5 @@
-"""Speed as ratios within one run: copies, a step's bytes, the GPU's idle time, and what moves them.
+"""Speed as ratios within one run: copies, a step's bytes, the GPU's idle time, and the influences
+on them.
 
 Each number is a median of alternating repeats, and each result is verified. A rehearsal on the
 stand-in has small sizes, and judges nothing.
@@ -43,7 +44,7 @@ def least(stage: checks.Stage, bar: float) -> float | None:
 
 
 def our_copies(stage: checks.Stage) -> None:
-    """The pipeline's pinned buffers, packs and unpacks beside bare copies of the same bytes."""
+    """The pipeline's pinned buffers, packs and unpacks next to bare copies of the same bytes."""
     if not copies.program().exists():
         stage.not_run("our copies", f"the kit has no program {copies.program().name}")
         return
@@ -98,7 +99,7 @@ def torch_copies(stage: checks.Stage, where: place.RealGpu | place.Standin) -> N
 
 
 def a_steps_bytes(stage: checks.Stage, where: place.RealGpu | place.Standin) -> None:
-    """A step whose work is its bytes, through one server on this host, beside bare copies."""
+    """A step whose work is its bytes, through one server on this host, next to bare copies."""
     cases = [(torch.bfloat16, "none"), (torch.float32, "none"), (torch.bfloat16, "process")]
     elements, repeats = (1 << 16, 2) if stage.cpu else (64 << 20, 5)
     with place.servers(stage.folder / "steps", 1) as running:
@@ -124,7 +125,7 @@ def beside_the_host(
     stage: checks.Stage, running: Any, bytes: int, dtype: torch.dtype, repeats: int,
     there: dict[str, Any],
 ) -> None:  # fmt: skip
-    """The same step with tensors of the host: what is not the GPU's part of it."""
+    """The same step with tensors of the host: the part without the GPU."""
     host = step_rate.measured(place.Host(), running, bytes, dtype, repeats, durability="none")
     name = f"the same step with tensors of the host, {str(dtype)[6:]}: its time / the GPU's"
     stage.measured(name, round(host["step_s"] / there["step_s"], 3), "", None, summary(host),
@@ -209,7 +210,7 @@ def tell_training(
                        "s")  # fmt: skip
 
 
-# --- What moves the rate -------------------------------------------------------------------------
+# --- Influences on the rate ----------------------------------------------------------------------
 
 
 def sweep(stage: checks.Stage, where: place.RealGpu | place.Standin) -> None:

@@ -11,7 +11,7 @@ GRACE_S = 5.0
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """The module of this name. wants_s: what it takes at its full size; least_s: with less it shows
+    """The module of this name. wants_s: its time at full size; least_s: with less it shows
     nothing."""
 
     name: str
@@ -32,6 +32,6 @@ ALL = (
 
 
 def share(left: Sequence[Stage], seconds: float) -> float:
-    """Seconds for the first of the stages that are left: more than it wants where there is time."""
+    """Seconds for the first of the remaining stages: more than it wants where there is time."""
     wanted = sum(stage.wants_s for stage in left)
     return left[0].wants_s * min(2.0, seconds / wanted) if wanted else seconds

@@ -67,7 +67,7 @@ class Job:
         self.steps += 1
 
     def wrong(self) -> int:
-        """Weights that are not the sum of the updates. At most 36 steps are exact in bf16."""
+        """Weights that differ from the sum of the updates. At most 36 steps are exact in bf16."""
         return sum(
             int((weight.detach() != -update * self.steps).sum())
             for weight, update in zip(self._weights, self._updates)
@@ -83,7 +83,7 @@ def measured(
     where: place.RealGpu | place.Standin, running: Any, bytes: int, dtype: torch.dtype,
     repeats: int, bare: copies.Bare | None = None, **options: Any,
 ) -> dict[str, Any]:  # fmt: skip
-    """Medians of a job's steps at `running` servers, beside `bare` copies in turn.
+    """Medians of a job's steps at `running` servers, in turn with `bare` copies.
 
     Has seconds, gb_s of both ways together, wrong weights, CPU seconds of a step here and at the
     servers, and the parts of the last round in ms.

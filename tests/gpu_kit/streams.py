@@ -1,7 +1,7 @@
 """Rounds in which the GPU is late: gradients come late, and old weights are read late.
 
 Comes from: order.py, in this process and in children with a planted fault. Goes to: a job on the
-place beside a reference on the host (twins.py). On the stand-in nothing is ever late.
+place alongside a reference on the host (twins.py). On the stand-in nothing is ever late.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def late_and_early(place: RealGpu | Standin, endpoints: list[str], way: str, rou
 def one_round(
     twins: Twins, streams: Streams, ready: list[torch.Tensor]
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """What the current stream reads of the weights before and after step()."""
+    """The weights as the current stream reads them before and after step()."""
     there = list(twins.there.parameters())
     streams.be_late()
     old = [p.detach().clone() for p in there]

@@ -1,8 +1,7 @@
 """A job whose tensors are on the GPU, and references on the host that get the same gradients.
 
 Comes from: bits.py and order.py. Goes to: servers, and torch's own AdamW. The GPU forms each
-gradient once; a copy of its bits is what the references step with, so whatever differs afterwards
-is ours.
+gradient once; the references step with a copy of its bits, so any later difference is ours.
 """
 
 from __future__ import annotations

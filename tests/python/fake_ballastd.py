@@ -1,7 +1,7 @@
 """A stand-in for ballastd: its flags and files, no service. FAKE_BALLASTD says how it misbehaves.
 
 FAKE_BALLASTD is a comma-separated list: "fail" (exit 3 at start), "die" (exit 5 once the peers file
-is there), "die-once" (the same, but not again on the same data directory), "misused" (exit 2 then),
+exists), "die-once" (the same, but not again on the same data directory), "misused" (exit 2 then),
 "lost" (exit 4 then), "stubborn" (ignore SIGTERM), "mute" (never ready). FAKE_BALLASTD_TRACE names a
 file that gets one line per event.
 """

@@ -61,7 +61,7 @@ class FakeOperation:
 
 
 class FakePauseQueue:
-    """What a test puts into `news` is taken once."""
+    """An entry that a test puts into `news` is taken once."""
 
     def __init__(self):
         self.news = []
@@ -80,7 +80,7 @@ def _named(*names):
     return lambda values: dict(zip(names, values, strict=True))
 
 
-# torch's class, its group of the wire's numbers, and the arrays behind the master.
+# torch's class, its group of the wire's numbers, and the arrays after the master.
 KINDS = {
     "AdamW": (torch.optim.AdamW, _adam, ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")),
     "Adam": (torch.optim.Adam, _adam, ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")),
@@ -365,7 +365,8 @@ class FakeCore:
     """`attached` holds every connection made; `attach_error` and `attach_polls` act on the next.
 
     `queue` is the pause queue of the last one. resumes: (rounds finished, value of every weight,
-    user state) of a job that is there; policy_said: of its policy what is not as at the beginning.
+    user state) of an existing job; policy_said: the values of its policy that differ from the
+    initial ones.
     """
 
     def __init__(self):

@@ -25,7 +25,7 @@ class Kind:
     number: int
     hyper: tuple[str, ...]
     options: tuple[str, ...]
-    arrays: tuple[str, ...]  # behind the master
+    arrays: tuple[str, ...]  # after the master
 
 
 _ADAM_HYPER = ("lr", "beta1", "beta2", "eps", "weight_decay")

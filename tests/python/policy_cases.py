@@ -32,7 +32,7 @@ _REFUSED_COUNT = 0xFFFFFFFF
 
 @dataclass(frozen=True)
 class Case:
-    """A configuration, by DeepSpeed's names, and what happens to it."""
+    """A configuration, by DeepSpeed's names, and the events of its run."""
 
     kind: str  # the class
     arguments: dict[str, Any]
@@ -89,7 +89,7 @@ class _Draw:
         return [self.number() for _ in range(groups + wrong)]
 
     def size(self, values: Sequence[int]) -> int:
-        """One of the values; now and then one that is refused."""
+        """One of the values; now and then a refused one."""
         return self.one_of((0, -1)) if self.chance(0.01) else self.one_of(values)
 
 
@@ -248,7 +248,7 @@ def our_answers(asked: Sequence[Case]) -> Iterator[list[float] | None]:
 
 
 def digest(values: Sequence[float] | None) -> str:
-    """What the vectors hold of a case: a checksum of the bits of all its doubles."""
+    """The vectors' record of a case: a checksum of the bits of all its doubles."""
     if values is None:
         return REFUSED
     return f"{zlib.crc32(struct.pack(f'<{len(values)}d', *values)):08x}"

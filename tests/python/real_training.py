@@ -1,4 +1,5 @@
-"""What tests over real servers share: extents of small models, names of jobs, trainers in threads.
+"""The common part of tests over real servers: extents of small models, names of jobs, trainers in
+threads.
 
 Comes from: test_end_to_end.py, test_interrupts.py and test_lifetime.py.
 """

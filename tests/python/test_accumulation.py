@@ -28,7 +28,7 @@ def gradients(module, i):
 
 
 def summed(module, batches):
-    """What is pushed: the gradients of the micro-batches in fp32, rounded once."""
+    """The pushed values: the gradients of the micro-batches in fp32, rounded once."""
     total = [g.float() for g in gradients(module, batches[0])]
     for i in batches[1:]:
         for t, g in zip(total, gradients(module, i)):

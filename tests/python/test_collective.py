@@ -1,4 +1,4 @@
-"""collective=: what is refused, and a step of a group of one rank."""
+"""collective=: refusals, and a step of a group of one rank."""
 
 import itertools
 import threading

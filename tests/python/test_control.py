@@ -1,4 +1,5 @@
-"""ballast.control over real servers: jobs, snapshots and forks without a program beside Python."""
+"""ballast.control over real servers: jobs, snapshots and forks without a program other than
+Python."""
 
 from __future__ import annotations
 

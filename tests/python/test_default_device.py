@@ -52,7 +52,7 @@ def joined_with_interleaved_parameters():
 
 
 def loaded(dtype):
-    """From a source that has no masters, and nothing at all of one parameter."""
+    """From a source without masters, and without anything of one parameter."""
     named = [(name, nn.Parameter(randn(5).to(dtype))) for name in ("known", "new")]
     opt = bt.AdamW(named)
     state = {"step": torch.tensor(2.0, **CPU), "exp_avg": randn(5), "exp_avg_sq": randn(5).abs()}

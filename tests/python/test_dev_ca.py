@@ -1,4 +1,4 @@
-"""scripts/dev-ca.sh: what it makes, what it keeps, what it refuses. Goes to: openssl."""
+"""scripts/dev-ca.sh: the files that it makes and keeps, and its refusals. Goes to: openssl."""
 
 import pathlib
 import subprocess

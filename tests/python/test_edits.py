@@ -1,4 +1,4 @@
-"""Weights that a script changes between two rounds: which are noticed, and what becomes of them.
+"""Weights that a script changes between two rounds: which are noticed, and their consequences.
 
 What opt.upload_weights() does with them is in test_tensors.py.
 """
@@ -186,7 +186,7 @@ def test_untraced_changes_are_looked_for_in_the_first_rounds_and_every_hundredth
         except ballast.WeightsEdited as error:  # also with one trainer
             noticed.append((i, "Earlier changes of this kind may have been over" in str(error)))
             opt.fetch_weights()
-    # Upload and fetch end a round's time, too. One that was found has all the others looked for.
+    # Upload and fetch end a round's time, too. One found edit has all the others looked for.
     assert noticed == [(edits.EVERY, True)]
     assert calls(fake).count("upload") == 130 - edits.EVERY - 1
 

@@ -130,7 +130,8 @@ def test_odd_tensors_travel_whole(shared_servers):
         opt.step()
         oracle.step()
     assert not mine["strided"].is_contiguous()
-    # What is strided is copied once more: the initial weights and three gradients; three weights.
+    # The strided tensor is copied once more: the initial weights and three gradients; three
+    # weights.
     counts, strided_bytes = opt.counters, mine["strided"].nbytes
     assert counts["copied_up_bytes"] == 4 * strided_bytes
     assert counts["copied_down_bytes"] - counts["payload_down_bytes"] == 3 * strided_bytes
@@ -196,8 +197,8 @@ def pair_of(endpoints, attach_timeout=60, different=()):
 
 
 def attach_errors(optimizers):
-    """What each trainer of a pair that cannot agree gets. The first one waits for its peer in
-    vain, the second one is told why."""
+    """The errors of a pair of trainers that cannot agree. The first one waits for its peer in vain,
+    the second one hears why."""
     seen = []
 
     def attempt(optimizer):

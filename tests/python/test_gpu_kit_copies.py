@@ -26,7 +26,7 @@ def test_each_plan_is_measured_and_verified(lose):
     of = [json.loads(line) for line in done.stdout.splitlines()]
     assert [plan["dtype"] for plan in of] == ["fp32", "bf16", "fp16"]
     assert [plan["piece"] for plan in of] == [65536, 512, 131072]
-    # Frames are looked at before and behind the measuring; both times the same one is lost.
+    # Frames are examined before and after the measuring; both times the same one is lost.
     assert all((plan["differing"] > 0) == bool(lose) for plan in of)
     for way in ("up", "down", "both"):
         assert all(rate > 0 for plan in of for rate in plan[way].values())

@@ -7,7 +7,7 @@ from gpu_kit_rehearsal import rehearse, with_name
 pytestmark = pytest.mark.slow
 
 NCCL = "from gpu_kit import checks, nccl\n{}\nchecks.main('nccl', nccl.run)"
-# In place of the stage's checks: its own, on communicators that are wrong, have to be red.
+# In place of the stage's checks: its own, on wrong communicators, have to be red.
 WRONG = """
 class Idle:  # does nothing
     reduce_scatter = all_gather = lambda self, *given: None

@@ -8,7 +8,7 @@ import sys
 
 from serving import REPO
 
-# Stages of a kit of this test's own, beside the real ones.
+# Stages of a kit of this test's own, in addition to the real ones.
 BODIES = {
     "good": "stage.check('holds', True, 'as said'); stage.measured('rate', 2.5, 'GB/s', least=2)",
     "bad": "stage.check('does not hold', False, '3 bits | differ')",

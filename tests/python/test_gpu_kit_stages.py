@@ -87,7 +87,7 @@ def test_order_is_rehearsed_but_for_what_needs_a_device(rehearse):
     assert checks["the fault lost_unpack=3 is noticed"]["differing_bits"] > 0
 
 
-# Runs the command behind the options, and says what it has found.
+# Runs the command after the options, and says what it has found.
 SANITIZER = """#!/bin/bash
 tool=$2; shift 6
 while [[ $1 == --target-* || $1 == --report-* ]]; do shift 2; done

@@ -1,4 +1,4 @@
-"""The extension beside other users of gRPC and protobuf, imported before or after them."""
+"""The extension together with other users of gRPC and protobuf, imported before or after them."""
 
 import importlib.util
 import subprocess
@@ -11,7 +11,7 @@ from ballast import backend
 
 CLIENT = Path(__file__).resolve().parents[2] / "client" / "python"
 
-# What each library does so that its code really runs. Nothing listens on port 1.
+# A use of each library that really runs its code. Nothing listens on port 1.
 USES = {
     "torch": "import torch; assert torch.ones(3).sum() == 3",
     "google.protobuf": (

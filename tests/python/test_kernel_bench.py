@@ -1,4 +1,4 @@
-"""bench/kernel_bench refuses counts that are none before it loads or measures anything."""
+"""bench/kernel_bench refuses invalid counts before it loads or measures anything."""
 
 import subprocess
 import sys

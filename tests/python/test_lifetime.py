@@ -269,7 +269,7 @@ def first_trainer(address: str, job: str) -> bt.AdamW:
 
 
 def others_error(address: str, ending: str, rounds: int = 1) -> tuple[type, str]:
-    """What rank 0 gets when the script of rank 1 ends so, and what that script says. rounds: in
+    """Rank 0's error when the script of rank 1 ends so, and that script's output. rounds: in
     the last of them at the latest."""
     job = fresh_job("ending")
     command = [sys.executable, "-c", script_of(address, job, ending)]

@@ -1,4 +1,4 @@
-"""opt.load_export(): what it takes, what it refuses, and that a refusal changes nothing.
+"""opt.load_export(): its sources, its refusals, and that a refusal changes nothing.
 
 The bits that real servers make of it are in tests/e2e/test_load_export.py.
 """

@@ -30,7 +30,7 @@ def text(content: bytes) -> bytes:
 
 
 def job_file(kind: int) -> bytes:
-    """The beginning of a MANIFEST, all that is read of it, with fields of every wire type."""
+    """The beginning of a MANIFEST, the only part read of it, with fields of every wire type."""
     spec = b"\x0a\x03job\x10\x01" + b"\x18" + bytes([kind]) + b"\x31" + bytes(8)
     plan = b"\x09" + bytes(8) + b"\x12" + bytes([len(spec)]) + spec + b"\x38\xac\x02"
     body = text(b"name") + text(b"job") + bytes(24) + text(plan) + bytes(4)

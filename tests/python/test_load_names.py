@@ -1,6 +1,6 @@
 """opt.load_export() of sources that say names: each state at its parameter, or a refusal.
 
-tests/python/test_load_export.py has everything that is found by position.
+tests/python/test_load_export.py has all cases of state found by position.
 """
 
 import pytest
@@ -34,7 +34,7 @@ def torch_source(*groups):
 
 
 def arrived(opt):
-    """By name, what the exp_avg of a gradient of 1, 2 and 3 is in units of the first."""
+    """By name, the exp_avg of a gradient of 1, 2 and 3, in units of the first."""
     state = opt.export_state()
     return {
         name: round(float(state["state"][i]["exp_avg"].flatten()[0]) / 0.1)

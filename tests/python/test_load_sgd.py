@@ -50,7 +50,7 @@ def test_a_job_with_momentum_takes_the_masters_of_one_without(fake, dtype):
     state = second.export_state()["state"][0]
     assert torch.equal(state["master"], source["state"][0]["master"]) and torch.equal(a, b)
     assert state["step"] == 0 and state["momentum_buffer"] is None
-    if dtype == torch.bfloat16:  # What the parameter itself cannot hold.
+    if dtype == torch.bfloat16:  # The parameter itself cannot hold this.
         assert not torch.equal(state["master"], b.float())
 
 

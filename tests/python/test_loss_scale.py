@@ -184,7 +184,7 @@ def test_micro_batches_of_two_scales_are_refused_and_the_round_begins_again(fake
     if first:
         opt.attach()
         micro(ours, opt)
-        opt._rounds.scale._read = 8.0  # what a script has that reads another optimizer's
+        opt._rounds.scale._read = 8.0  # the scale of a script that reads another optimizer's
     else:
         micro(ours, opt, scaled=False)
     with pytest.raises(ballast.LossScaleMismatch, match=r"micro-batch 2 .*sum of 1 micro-batches"):

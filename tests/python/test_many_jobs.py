@@ -1,4 +1,4 @@
-"""Many optimizers in one process: what stays of those that are closed, and what a refusal says."""
+"""Many optimizers in one process: the remains of closed ones, and the text of a refusal."""
 
 import weakref
 

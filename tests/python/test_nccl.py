@@ -1,6 +1,6 @@
-"""collective="nccl" where NCCL is missing or too old, and a communicator that is dropped.
+"""collective="nccl" where NCCL is missing or too old, and a dropped communicator.
 
-In processes of their own: a library that is loaded stays.
+In processes of their own: a loaded library stays.
 """
 
 import json
@@ -15,7 +15,7 @@ from ballast.torch import nccl
 from serving import built_ballastd
 
 TESTS = Path(__file__).resolve().parents[1]
-ENDS_S = 120  # only what hangs takes so long
+ENDS_S = 120  # only a hang takes so long
 
 REFUSED = """
 import ctypes, json, sys

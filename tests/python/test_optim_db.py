@@ -27,7 +27,7 @@ _INTERNAL = "torch.testing._internal."
 
 
 def database():
-    """(kind, row, kwargs) and those that torch refuses, without what its tests need besides."""
+    """(kind, row, kwargs) and those that torch refuses, without the further needs of its tests."""
     importlib.import_module(_INTERNAL[:-1])
     others = ("common_methods_invocations", "common_device_type", "common_utils")
     named = _INTERNAL + "common_optimizers"

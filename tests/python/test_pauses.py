@@ -1,4 +1,4 @@
-"""What a trainer says while a state server is away: which lines, when, and who says them."""
+"""A trainer's lines while a state server is away: which, when, and from which rank."""
 
 import io
 import sys
@@ -30,7 +30,7 @@ def lines(rank, news, capsys, timeout_s=600.0):
     reporter = PauseReporter(queue, rank, timeout_s, 300.0)
     queue.news = list(news)
     reporter.tell()
-    reporter.tell()  # what was told is not told again
+    reporter.tell()  # reported news is not repeated
     out, err = capsys.readouterr()
     assert out == ""
     return err.splitlines()
@@ -57,7 +57,7 @@ def test_a_connection_that_ends_at_its_age_is_no_loss(capsys):
         ("trainer_back", *WHERE, 0.1, "", [1]),
     ]
     assert lines(0, news, capsys) == []
-    # A server that cannot be reached after that is away, and so is one that is lost next.
+    # A server unreachable afterwards counts as away, and so does one lost next.
     late = [("lost", *WHERE, 0.0, aged), ("waiting", *WHERE, 5.0, REFUSED), news[2]]
     told = lines(0, [*late, ("lost", *WHERE, 0.0, RESET), news[2]], capsys)
     assert [line.split(";")[0].split("(")[0].strip() for line in told] == [

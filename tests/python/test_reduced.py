@@ -1,4 +1,4 @@
-"""gradients=: what reaches the service, what is found out about DDP, and what is said of it."""
+"""gradients=: the value for the service, the findings about DDP, and the messages."""
 
 import warnings
 

@@ -1,4 +1,4 @@
-"""ballast-report: the shape of ds_report, and a reason for each thing that is not there."""
+"""ballast-report: the shape of ds_report, and a reason for each missing part."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""A job that is there is continued: what attach() brings, and who must call it."""
+"""An existing job is continued: the result of attach(), and which trainers must call it."""
 
 import warnings
 
@@ -169,7 +169,7 @@ def test_torchruns_restart_keeps_the_name_of_a_job_that_is_resumed():
 
 
 LAYERS = ("layers.0", "layers.1")
-# How wrappers call the tensors of a model of two layers and a head that is tied to the first.
+# Wrappers' names of the tensors of a model of two layers and a head tied to the first.
 WRAPPED = {
     "plain": lambda path: path,
     "compiled": lambda path: f"_orig_mod.{path}",

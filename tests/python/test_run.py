@@ -1,4 +1,4 @@
-"""ballast-run over a fake ballastd: environment, output, exit codes, signals, what it refuses.
+"""ballast-run over a fake ballastd: environment, output, exit codes, signals, refusals.
 
 Restarts are in test_run_restarts.py, its directories in test_run_directories.py.
 """
@@ -259,7 +259,7 @@ def test_the_share_follows_the_kernels_files(tmp_path):
     assert servers.memory_share(2, meminfo, tmp_path) == "409MiB"
     (tmp_path / "memory.max").write_text(f"{600 << 20}\n")
     assert servers.memory_share(2, meminfo, tmp_path) == "200MiB"
-    # What is not known, ballastd finds out itself, or says so.
+    # Unknown facts ballastd finds out itself, or says so.
     meminfo.write_text("MemTotal:  2000 kB\n")
     assert servers.memory_share(1, meminfo, tmp_path) is None
     assert servers.memory_share(1, tmp_path / "none", tmp_path) is None

@@ -1,4 +1,4 @@
-"""ballast-run --ds-config and --mixed-precision: what trainers see, and what is refused before."""
+"""ballast-run --ds-config and --mixed-precision: the trainers' view, and earlier refusals."""
 
 import json
 import re

@@ -10,7 +10,7 @@ from ballast.launcher import output
 
 @pytest.fixture
 def screen(tmp_path):
-    """screen(): what was written to one target so far; screen.of(rank) writes there."""
+    """screen(): the text written to one target so far; screen.of(rank) writes there."""
     with open(tmp_path / "target", "w+b") as target:
 
         def written():

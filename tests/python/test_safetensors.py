@@ -22,7 +22,7 @@ DTYPES = (
 
 
 def copy(source, target):
-    """Reads source with our reader and writes target with our writer; returns what was printed."""
+    """Reads source with our reader and writes target with our writer; returns the output."""
     binary = os.environ.get("BALLAST_TEST_SAFETENSORS_COPY", str(COPY))
     if not os.path.exists(binary):
         pytest.skip("safetensors_copy is not built")

@@ -1,4 +1,4 @@
-"""Where a trainer finds the files of TLS, and what is said when some are missing."""
+"""Where a trainer finds the files of TLS, and the message when some are missing."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Whom a round waits for, as ballast-run says it: once per straggle, with what is owed."""
+"""Whom a round waits for, as ballast-run says it: once per straggle, with the owed extents."""
 
 import os
 import re
@@ -15,7 +15,7 @@ LATE_S = 3.0
 
 
 def status(round_, *slots, name="job", phase="collect", state="running"):
-    """What a server's /statusz says of one job. slots: (slot, state, owed extents)."""
+    """A server's /statusz of one job. slots: (slot, state, owed extents)."""
     keys = ("slot", "state", "owed_extents")
     listed = [dict(zip(keys, slot, strict=True)) for slot in slots]
     job = {"name": name, "round": round_, "phase": phase, "state": state, "slots": listed}

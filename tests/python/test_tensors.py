@@ -157,7 +157,7 @@ class Wrapper(torch.Tensor):
 
 
 def of_gpu(values, **more):
-    """What a tensor on a GPU says of itself."""
+    """The properties of a tensor on a GPU."""
     said = {"dtype": values.dtype, "shape": values.shape, "device": torch.device("cuda", 1)}
     return SimpleNamespace(**said, **more)
 

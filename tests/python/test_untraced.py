@@ -1,4 +1,4 @@
-"""A trainer runs without torch._dynamo, and where that is imported, torch's wrappers run."""
+"""A trainer runs without torch._dynamo; with it imported, torch's wrappers run."""
 
 from __future__ import annotations
 

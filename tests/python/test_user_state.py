@@ -1,4 +1,4 @@
-"""What a script leaves with each round, as bytes and back; and states of random generators."""
+"""A script's state of each round, to bytes and back; and states of random generators."""
 
 import json
 import random

@@ -35,7 +35,7 @@ class Restored(torch.optim.Adam):
 
 
 class Configured(torch.optim.AdamW):
-    """What computes as AdamW does, with names and methods of its own."""
+    """A subclass that computes as AdamW does, with names and methods of its own."""
 
     level = 3
 

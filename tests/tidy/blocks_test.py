@@ -3,8 +3,8 @@
 Comes from: the pages. Goes to: `ctest -L tidy` (tidy_selftest). Blocks of Python have their own
 table, and run there: tests/e2e/test_pages.py. Thread safety: one process, nothing shared.
 
-A row is (page, how the block begins, what runs it). What runs it is a path, or "not: " and the
-reason. "*" stands for all blocks of a page.
+A row is (page, how the block begins, its runner). The runner is a path, or "not: " and the reason.
+"*" stands for all blocks of a page.
 """
 
 import pathlib

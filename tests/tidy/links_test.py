@@ -1,5 +1,5 @@
 """Every link between the pages of this repository leads to a file, and to a heading in it; every
-source file that a page names is there.
+source file that a page names exists.
 
 Comes from: all Markdown files of the working tree. Goes to: `ctest -L tidy` (tidy_selftest).
 Thread safety: one process, nothing shared.
@@ -54,7 +54,7 @@ def broken_links(root):
 
 
 def lost_sources(root):
-    """Returns "page: file" for every source file that a page under root names and that is missing.
+    """Returns "page: file" for every missing source file that a page under root names.
 
     A page may leave out the folders in front of the name.
     """

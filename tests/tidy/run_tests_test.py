@@ -12,7 +12,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
 import run_tests  # noqa: E402  (found only after the line above)
 
 # argv: a JSON file {"fails": [[names of the first run], [names of the second]], "code": C or null}.
-# Each prints what the real program prints around the names; the first run has four tests.
+# Each prints the real program's text around the names; the first run has four tests.
 FAKE_CTEST = r'''
 import json, sys
 plan = json.load(open(sys.argv[1]))
@@ -65,7 +65,7 @@ PYTESTS = [f"tests/e2e/test_x.py::test_a[{p}]" for p in ("one", "two", "a b", "a
 
 
 class Run:
-    """One run of both suites; what was printed, and the exit code."""
+    """One run of both suites; its output and the exit code."""
 
     def __init__(self, ctest=((), ()), pytest=((), ()), codes=(None, None), pytests=PYTESTS,
                  limit=300):
@@ -96,7 +96,7 @@ def some(names, count):
 
 
 class Verdicts(unittest.TestCase):
-    """What the summary says, and the exit code."""
+    """The summary's text, and the exit code."""
 
     def test_all_green(self):
         run = Run()
@@ -162,7 +162,7 @@ class Verdicts(unittest.TestCase):
 
 
 class Commands(unittest.TestCase):
-    """What is asked of ctest and pytest."""
+    """The calls of ctest and pytest."""
 
     def test_quick_and_labels_select(self):
         quick = run_tests.Selection(quick=True)

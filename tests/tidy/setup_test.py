@@ -1,4 +1,4 @@
-"""Tests of scripts/setup.sh: what it says of a step under way, and what is only for tests.
+"""Tests of scripts/setup.sh: its report of a step under way, and the parts only for tests.
 
 Comes from: scripts/setup.sh, without its last line. Goes to: `ctest -L tidy` (tidy_selftest).
 Thread safety: one process, nothing shared.
@@ -24,7 +24,7 @@ def shell(commands):
 
 
 def progress(log, passed_s, usual_s):
-    """Returns what is said of a step that began `passed_s` ago and has written `log`."""
+    """Returns the report of a step that began `passed_s` ago and has written `log`."""
     with tempfile.NamedTemporaryFile("w") as file:
         file.write(log)
         file.flush()

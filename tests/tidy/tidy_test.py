@@ -124,7 +124,7 @@ class Python(unittest.TestCase):
 
 
 class Limits(unittest.TestCase):
-    """The list of what exceeds the limits."""
+    """The list of subjects over the limits."""
 
     def test_needless_rows_are_reported_and_removed(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -1,5 +1,5 @@
-// What `ballastctl doctor` makes of what it reads: each fact that is wrong is one finding, with a
-// fix, and none where all is well.
+// The findings of `ballastctl doctor`: one for each wrong fact, with a fix, and none where all is
+// well.
 #include "tools/doctor.h"
 
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// What a job takes of its servers.
+// A job's use of its servers.
 #include "tools/size.h"
 
 #include "gmock/gmock.h"

@@ -79,7 +79,7 @@ void Strike(Comm* comm, const std::string& kind) {
   if (what == "fail") comm->result = nccl::kRemoteError;
 }
 
-// Returns when a byte has come through the pipe FAKE_NCCL_FREE, if that is set.
+// Returns when a byte has come through the pipe FAKE_NCCL_FREE, if set.
 void WaitToFree() {
   const char* const path = std::getenv("FAKE_NCCL_FREE");
   if (path == nullptr) return;
@@ -155,7 +155,7 @@ void Look(Comm* comm) {
   // What all have given before one of them went away still comes to its end.
   if (comm->result != nccl::kInProgress || !fake_nccl::ThePlan().notice) return;
   if (!comm->segment->OneIsGone()) return;
-  // It may have given the last that was missing, and gone, since this rank looked.
+  // It may have given the last missing input, and gone, since this rank looked.
   if (comm->here && comm->under_way.load()) GoOn(comm);
   if (comm->result != nccl::kInProgress) return;
   last_error = "a peer has closed its connection";

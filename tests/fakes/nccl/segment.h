@@ -12,17 +12,17 @@
 namespace fake_nccl {
 
 inline constexpr int kRanksMax = 16;
-inline constexpr size_t kSlotBytes = size_t{64} << 20;  // only pages that are written exist
+inline constexpr size_t kSlotBytes = size_t{64} << 20;  // only written pages exist
 
 struct alignas(64) Head {
   std::atomic<bool> complete;  // all ranks were there at one time
 };
 
 struct Row {
-  std::atomic<int> process;     // 0: not there yet; -1: has given up
+  std::atomic<int> process;     // 0: not yet come; -1: has given up
   std::atomic<uint64_t> given;  // calls whose input is in the slot
-  std::atomic<uint64_t> done;   // calls that have their result
-  char call[96];                // what the newest call is, with its sizes
+  std::atomic<uint64_t> done;   // calls with their result
+  char call[96];                // the newest call, with its sizes
   size_t bytes;                 // of its input
 };
 
@@ -42,7 +42,7 @@ class Segment {
   bool AllHere();
   bool AllGiven(uint64_t count);
   bool AllDone(uint64_t count);
-  // Whether a rank that was here has given up or its process has ended.
+  // Whether a present rank has given up or its process has ended.
   bool OneIsGone();
   void Unlink();
 

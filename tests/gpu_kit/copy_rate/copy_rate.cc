@@ -1,6 +1,7 @@
 // How fast the client's pipeline moves frames between its pinned buffers and tensors on a GPU,
-// beside bare copies of the same bytes between the same slab and the same memory. Up are gradients,
-// down are weights. Each result is verified; one line of JSON for each plan, as it comes.
+// next to bare copies of the same bytes between the same slab and the same memory. Up are
+// gradients, down are weights. Each result is verified; one line of JSON for each plan, as it
+// comes.
 // Comes from: gpu_kit/copies.py. Goes to: stdout.
 // usage: copy_rate LIBRARY BYTES REPEATS LOSE DTYPE:FRAME:BUFFERS:AHEAD:PIECE...
 //   LIBRARY: the CUDA part. BYTES: of each tensor, whole frames. LOSE 1: one frame of weights is

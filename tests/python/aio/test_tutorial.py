@@ -28,7 +28,7 @@ def test_non_blocking_file_write(folder):
     t = torch.full((BYTES,), 7, dtype=torch.uint8)
     assert h.async_pwrite(t, f"{folder}/test.pt") == 0
     assert h.wait() == 1
-    t += 1  # after wait(): the file keeps what was written
+    t += 1  # after wait(): the file keeps the written bytes
     assert set((folder / "test.pt").read_bytes()) == {7}
 
 

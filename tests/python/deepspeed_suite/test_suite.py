@@ -2,10 +2,10 @@
 
     BALLAST_DEEPSPEED_CHECKOUT=DIR python -m pytest -m deepspeed tests/python/deepspeed_suite -s
 
-DIR: a checkout of DeepSpeed, of which nothing is copied. Python has py-cpuinfo, and what the other
-tests need. BALLAST_SUITE_FILES picks files by a part of their name. All failures are printed, and a
-table. left.txt has those that are known, each with its reason, as docs/deepspeed.md names them;
-inside.txt the tests that need a name inside of DeepSpeed, which no script uses.
+DIR: a checkout of DeepSpeed, of which nothing is copied. Python has py-cpuinfo, and the other
+tests' packages. BALLAST_SUITE_FILES picks files by a part of their name. All failures are printed,
+and a table. left.txt has the known ones, each with its reason, as docs/deepspeed.md names
+them; inside.txt the tests that need a name inside of DeepSpeed, which no script uses.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WANTED = os.environ.get("BALLAST_SUITE_FILES", "")  # Fixtures take BALLAST_* aw
 SCALE = float(os.environ.get("BALLAST_TIME_SCALE", "1"))  # above 1 on a busy machine
 FILE_S, TEST_S = 1500 * SCALE, 60 * SCALE
 
-# What a failure is about, by its text; "failed" is for users to see.
+# The subject of a failure, by its text; "failed" is for users to see.
 KINDS = (
     ("fixture", r"fixture '\w+' not found"),  # pytest 8.4 has no place for DistributedFixture.
     ("stage 3", r"zero_optimization\.stage: |stage 3"),

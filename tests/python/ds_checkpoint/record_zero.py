@@ -1,4 +1,4 @@
-"""Writes the DeepSpeed checkpoints that tests of ballast.ds_checkpoint read, and what they hold.
+"""Writes the DeepSpeed checkpoints that tests of ballast.ds_checkpoint read, and their contents.
 
 Comes from: a developer's shell, where DeepSpeed 0.19.8 can be imported. Goes to: an archive of each
 of VARIANTS. `python record_zero.py DIRECTORY [VARIANT ...] [--large N] [--keep]`.

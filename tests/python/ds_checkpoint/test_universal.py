@@ -1,4 +1,4 @@
-"""Universal checkpoints: what DeepSpeed wrote is read, and what we write it can continue from."""
+"""Universal checkpoints: those of DeepSpeed are read, and DeepSpeed can continue from ours."""
 
 from __future__ import annotations
 
@@ -264,8 +264,8 @@ def test_deepspeed_continues_from_what_we_wrote(recorded, tmp_path, variant, wor
 
 
 def exported(endpoints):
-    """Three steps of the toy in a job, out as a universal checkpoint: (states, what a fourth gives,
-    the checkpoint)."""
+    """Three steps of the toy in a job, out as a universal checkpoint: (states, the result of a
+    fourth, the checkpoint)."""
     torch.manual_seed(7)
     model = record_zero.Toy(1).bfloat16()
     groups = [{"params": group, "weight_decay": decay}

@@ -58,7 +58,7 @@ def test_weights_have_the_bits_of_deepspeeds_own_converter(recorded, tmp_path, v
     assert metadata == {"format": "pt", "head.weight": "embedding.weight"}
     tied = want.pop("head.weight")
     assert torch.equal(tied, got["embedding.weight"])
-    if variant == "stage1":  # DeepSpeed's converter leaves out what is frozen
+    if variant == "stage1":  # DeepSpeed's converter leaves out frozen parameters
         frozen = got.pop("frozen")
         assert frozen.shape == (3, 5) and frozen.count_nonzero() == 15
     assert set(got) == set(want)

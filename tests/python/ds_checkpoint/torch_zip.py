@@ -1,4 +1,5 @@
-"""Makes files as torch.save does, of any pickle and storages: what the tests of readers damage."""
+"""Makes files as torch.save does, of any pickle and storages, for the tests of readers to
+damage."""
 
 from __future__ import annotations
 

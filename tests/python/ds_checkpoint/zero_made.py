@@ -1,4 +1,5 @@
-"""ZeRO checkpoints as DeepSpeed lays them out, made from values: what the tests of readers compare.
+"""ZeRO checkpoints as DeepSpeed lays them out, made from values, which the tests of readers
+compare.
 
 Written from the layout's description, not from the reader.
 """
@@ -104,7 +105,7 @@ def fragment(made, tensor, rank):
 
 
 def files_of(made):
-    """{file name: what is saved in it}."""
+    """{file name: the value saved in it}."""
     files = {}
     for rank in range(made.world):
         files[f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"] = {

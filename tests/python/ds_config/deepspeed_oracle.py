@@ -37,7 +37,7 @@ HERE = Path(__file__).parent
 RECORDED = HERE / "deepspeed_verdicts.jsonl"
 READ = HERE / "deepspeed_read.json"
 COUNT = 300
-# Objects of a running process, which no file can hold, and attributes that are no keys.
+# Objects of a running process, which no file can hold, and attributes other than keys.
 NOT_IN_FILES = (
     "tensor_parallel.dtype", "tensor_parallel.tp.mpu", "tensor_parallel.tp.tp_group",
     "autotuning.start_step", "autotuning.end_step",
@@ -173,7 +173,7 @@ class Spy(dict):
         return self
 
 
-# Sections that are no pydantic models: which keys they have is seen in what is asked.
+# Sections without a pydantic model: their keys show in the reads.
 ASKED = {
     "activation_checkpointing": {}, "flops_profiler": {}, "aio": {}, "data_types": {},
     "torch_autocast": {}, "autotuning": {"model_info": {}}, "optimizer": {}, "scheduler": {},
@@ -189,7 +189,7 @@ EVERY_SECTION = {
     "train_batch_size": 1, "comms_logger": {}, "weight_quantization": {},
     "zero_optimization": {"offload_optimizer": {}, "offload_param": {}, "zenflow": {}},
 }  # fmt: skip
-# What is given here or follows from it, a mark of DeepSpeed's own, and sections.
+# Values given here or following from these, a mark of DeepSpeed's own, and sections.
 NOT_DEFAULTS = (
     "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",
     "expert_parallel.expert_w3", "pipeline", "data_efficiency.data_sampling.dynamic_batching",
@@ -216,7 +216,7 @@ def read_keys() -> dict[str, Any]:
 
 def lines(count: int) -> Iterator[dict[str, Any]]:
     """The smallest configuration with all its values, and `count` draws with their verdicts; of
-    their values only sizes and those that are not the first one's."""
+    their values only sizes and those that differ from the first one's."""
     config, world = {"train_batch_size": 1}, 1
     defaults = verdict(config, world)["values"]
     yield {"draw": None, "config": config, "world": world, "values": defaults}

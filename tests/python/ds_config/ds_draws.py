@@ -89,7 +89,7 @@ def _of(rng: random.Random, kind: kinds.Kind) -> Any:
 
 
 def _spoil(rng: random.Random, config: dict[str, Any]) -> None:
-    """One value of any kind, at a key of the table, a second name, or a name that is no key."""
+    """One value of any kind, at a key of the table, a second name, or an unknown name."""
     chance = rng.random()
     if chance < 0.02:
         config.setdefault("bf16", {})
@@ -107,7 +107,7 @@ def _spoil(rng: random.Random, config: dict[str, Any]) -> None:
 
 
 def _put(config: dict[str, Any], path: str, value: Any) -> None:
-    """Sets a dotted path, unless something that is no object stands in its way."""
+    """Sets a dotted path, unless a value other than an object stands in its way."""
     *sections, last = path.split(".")
     for section in sections:
         config = config.setdefault(section, {})

@@ -1,4 +1,4 @@
-"""DeepSpeed 0.19.8 and the reader agree on what is legal, on values and on batch sizes, or an entry
+"""DeepSpeed 0.19.8 and the reader agree on legality, on values and on batch sizes, or an entry
 of ballast.ds_config.table.differences says why not.
 
 Comes from: deepspeed_verdicts.jsonl and deepspeed_read.json, which deepspeed_oracle.py records, and
@@ -64,8 +64,8 @@ BESIDE_MODELS = {
 
 
 def differences(line: Mapping[str, Any], defaults: Mapping[str, Any]) -> Iterator[str]:
-    """What the two make differently of a draw: names of DIFFERENCES, and ":" with a text for what
-    has no entry there."""
+    """The differences of the two on a draw: names of DIFFERENCES, and ":" with a text for those
+    without an entry there."""
     report, values = effective(line["config"], line["world"])
     illegal = [f for f in report.refused if f.code != "key"]
     if "refused" in line:
@@ -146,7 +146,7 @@ def _why_refused(finding: Finding) -> str:
     return f": {finding}"
 
 
-# How DeepSpeed breaks on null where the table has a row that is open by default.
+# How DeepSpeed breaks on null where the table has a row open by default.
 NULL = ("None is not a valid DtypeEnum", "'NoneType' object has no attribute")
 NUMERALS = ("0", "1", "1.0", "0.0")
 
@@ -164,7 +164,7 @@ def _other_values(
 
 
 def _folded(value: Any) -> Any:
-    """DeepSpeed writes some words in capitals; what is in objects is the user's."""
+    """DeepSpeed writes some words in capitals; values in objects are the user's."""
     if isinstance(value, str):
         return value.upper()
     if isinstance(value, Mapping):
@@ -185,8 +185,8 @@ def _why_other(path: str, value: Any, wanted: Any) -> str:
 
 
 def explained(lines: Iterable[Mapping[str, Any]]) -> Counter[str]:
-    """How often each entry of DIFFERENCES was needed. Fails for what has none. The first line has
-    all defaults."""
+    """How often each entry of DIFFERENCES was needed. Fails for a difference without an entry. The
+    first line has all defaults."""
     found: Counter[str] = Counter()
     defaults: Mapping[str, Any] = {}
     open_ones = []
@@ -248,7 +248,7 @@ LESS = {
 
 
 def test_each_key_that_deepspeed_reads_has_a_row_with_its_default():
-    """From the fields of its pydantic models, and from what it asks of the other sections."""
+    """From the fields of its pydantic models, and from its reads of the other sections."""
     rows = {row.path: row for row in ROWS}
     sections = {path[: path.rindex(".")] for path in rows if "." in path}
     sections |= {path.split(".")[0] for path in rows}

@@ -14,7 +14,7 @@ RUNS = 1000
 
 
 def fuzzed(folder, *options, program=TARGET):
-    """A run of the target. What ends it badly is left in `folder` and named in its output."""
+    """A run of the target. Input that ends it badly is left in `folder` and named in its output."""
     command = [sys.executable, str(program), "-seed=1", f"-artifact_prefix={folder}/", *options]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True)
 
@@ -36,7 +36,7 @@ def test_a_short_run_finds_nothing(tmp_path):
     ],
 )
 def test_a_reader_with_a_defect_is_found(tmp_path, reader, said):
-    """The target itself can fail: here it has a reader that raises what no reader may."""
+    """The target itself can fail: here it has a reader that raises a forbidden error."""
     text = TARGET.read_text().replace("parents[2]", f"parents[0].joinpath({str(ROOT)!r})")
     broken = f"def check(config, world):\n    {reader}\n\n\nCORPORA = ("
     program = tmp_path / "broken.py"

@@ -57,7 +57,7 @@ def refusals():
 def configuration(row, typed, value):
     config = {MICRO: 1, **nested(row.path, value)}
     if row.path.startswith("fp16.") and row.path != "fp16.enabled":
-        config["fp16"]["enabled"] = True  # what it is refused with
+        config["fp16"]["enabled"] = True  # the refusal's text
     if typed is not None:
         section, variant = typed
         config[section]["type"] = variant.name

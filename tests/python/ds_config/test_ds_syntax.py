@@ -1,4 +1,4 @@
-"""What the ds_config reader takes as text, and the place that each error names."""
+"""Texts that the ds_config reader takes, and the place that each error names."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def test_each_default_is_a_value_of_its_kind():
 
 
 def differences(recorded, rows, release):
-    """Keys of a DeepSpeed release that have no row, or another default than theirs."""
+    """Keys of a DeepSpeed release without a row, or with another default than their row's."""
     known = {entry.path: entry for entry in rows}
     parents = {path.rpartition(".")[0] for path in known}
     second = {alias.old for alias in ALIASES} | set(SECTIONS)

@@ -55,7 +55,7 @@ def main(folder, first, end, saves):
             random = torch.arange(5, dtype=torch.uint8)
             run.save_checkpoint(folder, client_state={"next": saves, "random": random})
     if sys.argv[5:] == ["die"]:
-        # The others may need this one for what they have not finished.
+        # The others may need this one for their unfinished work.
         print("done", flush=True)
         sys.stdin.read(1)
         os.kill(os.getpid(), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""A DeepSpeed script over training_data that is killed and started again; for test_real_loader.py.
+"""A DeepSpeed script over training_data, killed and restarted; for test_real_loader.py.
 
 Arguments: the directory, and after how many micro-batches it waits to be killed (-1: never). It
 trains two engines side by side, of accumulation 1 and 3. Each has a job of its own.
@@ -47,7 +47,7 @@ def batches(loader):
 
 
 def train(run, batch):
-    # The script's own state stands beside the position.
+    # The script's own state stands next to the position.
     run.optimizer.user_state = {"round": run.optimizer.round + 1}
     run.backward(run(batch[0]).square().mean())
     run.step()
@@ -66,7 +66,7 @@ def main(folder, dies):
             if batch is not None:
                 train(run, batch)
         if number + 1 == dies:
-            # The others may need this one for what they have not finished.
+            # The others may need this one for their unfinished work.
             print("done", flush=True)
             sys.stdin.read(1)
             os.kill(os.getpid(), signal.SIGKILL)

@@ -35,7 +35,7 @@ def killed(trainers):
 
 
 def ended(trainers):
-    """What the first one says."""
+    """The first one's result."""
     said = [trainer.communicate(timeout=300) for trainer in trainers]
     assert not any(t.returncode for t in trainers), "".join(err for _, err in said)
     return said[0][0]

@@ -1,7 +1,7 @@
 """loss.backward() and engine.scale() next to engine.backward(): each is divided and scaled once.
 
-What DeepSpeed 0.19.8 gives for rounds of one pass a micro-batch was seen there (stage 1); of a
-model that returns its loss and what it is made of DeepSpeed divides the loss twice.
+What DeepSpeed 0.19.8 gives for rounds of one pass a micro-batch was seen there (stage 1); for a
+model that returns its loss and the loss's inputs DeepSpeed divides the loss twice.
 """
 
 from __future__ import annotations

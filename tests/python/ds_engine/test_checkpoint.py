@@ -177,7 +177,7 @@ def test_a_load_deletes_jobs_of_earlier_loads_that_no_trainer_is_in(servers, tmp
     run = engine()
     train(run, 1)
     run.save_checkpoint(tmp_path, "a")
-    servers.lists("job.load-0000000a")  # of a process that was killed
+    servers.lists("job.load-0000000a")  # of a killed process
     for kept in ("job", "other", "jobs.load-0000000b", "job.load-0000000b.load-0000000c",
                  "job.load-0000000d.x", "job.load-best"):  # fmt: skip
         servers.lists(kept)
@@ -405,7 +405,7 @@ def test_an_engine_without_an_optimizer_saves_and_loads_the_module(servers, tmp_
         trained.load_checkpoint(tmp_path / "judge")
     trained.load_checkpoint(tmp_path / "judge", load_module_only=True)
     assert same(trained, judge) and trained.global_steps == 2
-    trained.save_checkpoint(tmp_path / "judge", "b")  # replaces one that has no snapshot
+    trained.save_checkpoint(tmp_path / "judge", "b")  # replaces one without a snapshot
     assert servers.deleted == []
 
 

@@ -1,4 +1,4 @@
-"""The directory of a checkpoint: the format that is read, and when its files reach the disk."""
+"""The directory of a checkpoint: the format of its files, and when they reach the disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the engine prints: steps_per_print, wall_clock_breakdown and comms_logger."""
+"""The engine's printed lines: steps_per_print, wall_clock_breakdown and comms_logger."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_rates_are_those_of_the_next_round_after_each_micro_batch(fake, kind):
 
 
 def test_the_rates_that_a_group_was_made_with_are_taken_once(fake):
-    """What groups show is not what a schedule starts from, however often it is shown."""
+    """A schedule does not start from the shown rates of groups, however often they are shown."""
     engine, schedule = begun("WarmupCosineLR")
     optimizer = engine.optimizer
     optimizer.attach()

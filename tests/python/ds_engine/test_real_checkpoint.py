@@ -45,8 +45,8 @@ def test_a_killed_run_continues_from_its_checkpoint_with_other_trainers(
     endpoints, folder = start_servers(2), tmp_path / "saved"
     processes.killed(processes.started(SCRIPT, endpoints, "first", before, folder, 0, 6, 4, "die"))
     assert (folder / "latest").read_text() == "global_step4"
-    # With two trainers twice: neither what the first load has trained further, nor the file through
-    # which its trainers agreed, is an obstacle for the second one.
+    # With two trainers twice: neither the training after the first load nor the file through which
+    # its trainers agreed is an obstacle for the second one.
     for job in ("second", "third")[:after]:
         said = processes.ended(processes.started(SCRIPT, endpoints, job, after, folder, -1, 8, -1))
         got = load_file(folder / "model.safetensors")
@@ -84,7 +84,7 @@ def test_a_running_engine_loads_again_and_leaves_one_job_behind(
     there = {job["name"] for job in ask.jobs()} & set(jobs)
     assert there == {jobs[0], jobs[-1]}
     engine.save_checkpoint(tmp_path, "two")
-    engine.load_checkpoint(tmp_path)  # of a job that is gone by the next load
+    engine.load_checkpoint(tmp_path)  # of a job gone by the next load
     engine.load_checkpoint(tmp_path)
     assert engine.global_steps == 2 and all(map(torch.equal, engine.module.parameters(), after))
     engine.destroy()

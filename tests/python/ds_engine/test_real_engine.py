@@ -41,7 +41,7 @@ THEIRS = SCRIPT.replace("IMPORT", "import deepspeed")
 
 
 def oracle(world):
-    """The same loop in plain torch, with gradients that are averaged in the order of ranks."""
+    """The same loop in plain torch, with gradients averaged in the order of ranks."""
     torch.manual_seed(0)
     module = torch.nn.Sequential(
         torch.nn.Linear(16, 64), torch.nn.Tanh(), torch.nn.Linear(64, 8))

@@ -1,4 +1,4 @@
-"""kill -9 of a DeepSpeed script: training_data continues behind the last round that was committed.
+"""kill -9 of a DeepSpeed script: training_data continues after the last committed round.
 
 The oracle is torch alone, with its DistributedSampler: the same batches in the same windows.
 """

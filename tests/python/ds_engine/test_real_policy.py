@@ -33,7 +33,7 @@ def loss_of(module, i):
 
 
 def plain_loop(endpoints):
-    """The same job by bt alone: what the optimizer says after each round, and the model."""
+    """The same job by bt alone: the optimizer's values after each round, and the model."""
     module = net().half()
     opt = bt.AdamW(
         module.named_parameters(), lr=0.01, weight_decay=0.1, job=fresh_job("plain"),
@@ -113,7 +113,7 @@ def test_the_engine_follows_the_scale_and_the_schedule_of_the_service(shared_ser
             said.append((engine.get_lr(), engine.loss_scale(), engine.skipped_steps))
     module, expected = plain_loop(endpoints)
     assert [one[1:] for one in said] == [one[1:] for one in expected]
-    # The engine says with what the next round steps, as DeepSpeed's does.
+    # The engine shows the next round's values, as DeepSpeed's does.
     assert [one[0] for one in said[:-1]] == [one[0] for one in expected[1:]]
     for a, b in zip(engine.module.parameters(), module.parameters(), strict=True):
         assert torch.equal(a, b)

@@ -1,6 +1,6 @@
 """Import statements of DeepSpeed scripts, after `sed s/deepspeed/ballast.deepspeed/`.
 
-deepspeed_names.txt has every module of DeepSpeed 0.19.8, and the names of those that are here, too.
+deepspeed_names.txt has every module of DeepSpeed 0.19.8, and the names of those modules here, too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def absolute(module):
 
 
 def taken(statement):
-    """What the statement binds; None where it raises the error that says what to use."""
+    """The value that the statement binds; None where it raises the error that says what to use."""
     bound = {}
     try:
         exec(statement, bound)

@@ -1,4 +1,4 @@
-"""ballast.hf.optimizer(): groups, names, and what it refuses, without a server."""
+"""ballast.hf.optimizer(): groups, names, and refusals, without a server."""
 
 from __future__ import annotations
 

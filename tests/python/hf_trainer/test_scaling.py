@@ -23,7 +23,7 @@ OUTPUTS = ("loss", "logits", "log_probs", "aux")
 
 
 class Outputs(torch.nn.Module):
-    """Outputs that are made of one another, and of parameters of their own."""
+    """Outputs made from one another, and from parameters of their own."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Optimizers and folders that are not of ballast.hf.optimizer(): what Trainer does with them."""
+"""Trainer's treatment of optimizers and folders from elsewhere than ballast.hf.optimizer()."""
 
 from __future__ import annotations
 

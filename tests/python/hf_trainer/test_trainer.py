@@ -54,7 +54,7 @@ def test_a_resumed_run_has_the_bits_of_one_that_was_not_cut(tmp_path, monkeypatc
         tiny.model(), args, ballast.hf.optimizer(args=args), [ballast.hf.Callback()])  # fmt: skip
     run.train()
     job = run.optimizer.optimizer.job
-    # The job is at round 6; the folder that is resumed is of round 4. A fresh process has another
+    # The job is at round 6; the resumed folder is of round 4. A fresh process has another
     # job name and other weights.
     monkeypatch.setenv("BALLAST_JOB", fresh_job("hf"))
     args = saving(tmp_path, max_steps=6)
@@ -84,7 +84,7 @@ def test_one_trainer_trains_resumes_and_trains_on(tmp_path):
 
 
 def test_16_bit_parameters_resume_from_the_masters(tmp_path, monkeypatch):
-    """The folder has roundings; the service has what they were rounded from."""
+    """The folder has roundings; the service has the values from before the rounding."""
     config = {"bf16": {"enabled": True}}
     results = []
     for resume in (None, str(tmp_path / "checkpoint-4")):
@@ -190,7 +190,7 @@ def test_a_job_that_is_further_than_trainer_is_refused(tmp_path, monkeypatch):
 
 
 class OutOfMemory(ballast.hf.Callback):
-    """Fails once in the second step, as a batch that is too large does."""
+    """Fails once in the second step, as too large a batch does."""
 
     failed = False
 

@@ -18,7 +18,7 @@ SCRIPT = Path(__file__).with_name("two_trainers.py")
 
 
 def run(endpoints, *arguments, job="hf", code=0, world=2):
-    """Trainers, as torchrun would start them. What the first one prints."""
+    """Trainers, as torchrun would start them; returns the first one's output."""
     environ = {**os.environ, "PYTHONPATH": str(CLIENT), "BALLAST_ENDPOINTS": ",".join(endpoints),
                "BALLAST_JOB": job, "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world),
                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),

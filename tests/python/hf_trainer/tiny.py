@@ -1,7 +1,7 @@
 """A tiny GPT-2 with random weights, its data, and Trainers over it.
 
-Comes from: the tests beside it, and scripts that they start. Element counts are multiples of 8:
-there torch's fused AdamW is an exact oracle.
+Comes from: the tests in this folder, and scripts that they start. Element counts are multiples of
+8: there torch's fused AdamW is an exact oracle.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def fused(args):
 
 
 class StopAt(transformers.TrainerCallback):
-    """Ends the process of a run after some steps, as if it was killed, once its folder is there."""
+    """Ends the process of a run after some steps, as if it was killed, once its folder exists."""
 
     def __init__(self, steps):
         self._steps = steps

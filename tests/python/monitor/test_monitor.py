@@ -218,7 +218,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
 
 
 class Calls:
-    """A package that records what it is asked for."""
+    """A package that records the calls to it."""
 
     def __init__(self):
         self.said = []

@@ -18,7 +18,7 @@ _Parallel = torch.nn.parallel.DistributedDataParallel
 
 
 class _OnCpu(_Parallel):
-    """torch's DDP, which refuses the device that tests name where that is the CPU."""
+    """torch's DDP, which refuses the device that tests name if it is the CPU."""
 
     def __init__(self, module, device_ids=None, output_device=None, **named):
         super().__init__(module, **named)
@@ -53,13 +53,13 @@ def pytest_collection_modifyitems(items):
         try:
             return run(self, *arguments)
         except pytest.fail.Exception as failed:
-            # A pool waits forever for a process that ends with what is no Exception.
+            # A pool waits forever for a process that ends with something other than an Exception.
             raise AssertionError(str(failed)) from None
 
     def closed(self, pool, *arguments, **named):
         if sys.exc_info()[0] is None:
             return close(self, pool, *arguments, **named)
-        pool.terminate()  # Ranks may wait for one that has failed.
+        pool.terminate()  # Ranks may wait for a failed one.
         pool.join()
 
     def reduced(flag, op):
