@@ -28,7 +28,7 @@ INTEGERS = (0, 1, 2, 61, 62, 63, 126, 127, 4096, 16384, MIB, (1 << 31) - 1, (1 <
 
 @dataclasses.dataclass(frozen=True)
 class Body:
-    """What follows the headers of a call. says: the length in its prefix."""
+    """The bytes after the headers of a call. says: the length in its prefix."""
 
     method: str
     encoding: str
@@ -103,8 +103,8 @@ class _Fields:
 
 
 def header_block(random: Random) -> bytes:
-    """Fields after those of a call, or without these; some with a string that has no end, or with
-    one that is in the table and named again and again; some cut off."""
+    """Fields after those of a call, or without these; some with an endless string, or with one from
+    the table named again and again; some cut off."""
     fields = _Fields(random, random.choice((0, 0.01, 0.2)))
     block = headers(random.choice(METHODS)) if random.random() < 0.8 else b""
     block += b"".join(fields.next() for _ in range(random.choice((0, 1, 3, 10, 300))))
@@ -142,7 +142,7 @@ def header_frames(random: Random, block: bytes, stream: int) -> list[bytes]:
 
 
 def any_frames(random: Random) -> list[bytes]:
-    """Frames of all types, on streams that are open or not, of any length, with any flags."""
+    """Frames of all types, on streams open or not, of any length, with any flags."""
     frames = [frame(HEADERS, END_HEADERS, 1, headers(random.choice(METHODS)))]
     for _ in range(random.choice((1, 5, 40))):
         kind = random.choice((*range(10), DATA, HEADERS, random.randrange(256)))
@@ -153,7 +153,7 @@ def any_frames(random: Random) -> list[bytes]:
         )  # fmt: skip
         stream = random.choice((0, 1, 1, 2, 3, 5, 7, (1 << 31) - 1))
         whole = frame(kind, random.choice((0, 1, 4, 5, random.randrange(256))), stream, payload)
-        if random.random() < 0.05:  # a length that is not the payload's
+        if random.random() < 0.05:  # another length than the payload's
             whole = struct.pack(">I", random.choice(INTEGERS) & 0xFFFFFF)[1:] + whole[3:]
         frames.append(whole)
     return frames

@@ -67,7 +67,7 @@ class Cluster:
         return self._servers._ready_file(server)
 
     def kill(self, server: int, signum: int) -> None:
-        """A server that is stopped has stopped on return: its threads do so one by one."""
+        """A stopped server has stopped on return: its threads do so one by one."""
         os.kill(self.pid(server), signum)
         if signum == signal.SIGSTOP:
             tasks = Path(f"/proc/{self.pid(server)}/task")
@@ -90,13 +90,13 @@ class Cluster:
         return not self.running()[server]
 
     def exit_code(self, server: int) -> int:
-        """Waits for the end of a server that was told to end."""
+        """Waits for the end of a server after an order to end."""
         child = self._servers.children[server]
         wait_for(child.ended, f"the end of server {server}")
         return child.code()
 
     def restart(self, server: int) -> None:
-        """Starts a server that has ended, or is about to, on its data and port.
+        """Restarts a server, ended or about to end, on its data and port.
 
         Returns when it listens. To be called by the main thread.
         """
@@ -140,7 +140,7 @@ class Cluster:
         return self._servers.admin_addresses
 
     def get(self, server: int, page: str) -> str:
-        """What the admin port of a server answers: "/metrics", "/statusz?format=json"."""
+        """The answer of a server's admin port: "/metrics", "/statusz?format=json"."""
         url = f"http://{self.admin_addresses[server]}{page}"
         with urllib.request.urlopen(url, timeout=HANG_S) as reply:
             return reply.read().decode()
@@ -158,7 +158,7 @@ class Cluster:
         return {job["name"]: job for job in status["jobs"]}
 
     def wait_until_slot_waits(self, job: str, slot: int) -> None:
-        """Until the home has seen `slot` attach to a job that is not complete yet."""
+        """Until the home has seen `slot` attach to a still incomplete job."""
 
         def seen() -> bool:
             found = self.jobs().get(job)
@@ -237,7 +237,7 @@ class Trainers:
         return reports[0]
 
     def errors(self) -> list[Exception | None]:
-        """One round of all slots that is expected to fail; what each slot's step() raised."""
+        """One round of all slots, expected to fail; returns the error of each slot's step()."""
         return self.each(error_of_step)
 
     def close(self) -> None:
@@ -245,7 +245,7 @@ class Trainers:
         self._pool.shutdown()
 
     def abandon(self) -> None:
-        """Breaks every call off, so that a test that has failed can end."""
+        """Breaks every call off, so that a failed test can end."""
         for opt in self.optimizers:
             if opt._membership.session is not None:
                 opt._membership.session.abandon("the test has failed")

@@ -112,7 +112,7 @@ class SessionStub:
         """No home hears it."""
 
     def call(self, _: Any) -> dict[str, Any]:
-        """What a roll call answers; the collectives make no other call here but give_up()."""
+        """The answer of a roll call; the collectives make no other call here but give_up()."""
         others = [rank for rank in range(self.config.world_size) if rank != self.config.rank]
         ranks = [(rank, True, 60.0, 0, int(Phase.NONE), 0, 0) for rank in others]
         return {"ranks": ranks, "generation": 1, "ended": "", "lease_s": 0.0}

@@ -38,8 +38,8 @@ class Run:
         self._folder = folder / self._job
         self._folder.mkdir()
         self._starts = 0
-        # The longest time without a finished round, less what trainers, servers and this process
-        # could not run in it.
+        # The longest time without a finished round, less the time in it that trainers, servers and
+        # this process waited for a processor.
         self.stalled_s = 0.0
 
     def finish(self, strikes: list[dict[str, Any]], impatient: bool = True) -> int:
@@ -59,12 +59,12 @@ class Run:
         return digest
 
     def results(self) -> list[dict[str, Any]]:
-        """What each trainer has said at its end."""
+        """Each trainer's result at its end."""
         files = [self._folder / f"result-{rank}" for rank in range(self._world)]
         return [json.loads(file.read_text()) for file in files]
 
     def weights(self) -> torch.Tensor:
-        """All weights behind the last round, in float64."""
+        """All weights after the last round, in float64."""
         content = bytearray((self._folder / "weights-0").read_bytes())
         return torch.frombuffer(content, dtype=torch.float64)
 
@@ -131,6 +131,6 @@ class Run:
         return min(int(file.read_text()) if file.exists() else 0 for file in files)
 
     def logs(self) -> str:
-        """The end of what each trainer has written."""
+        """The end of each trainer's output."""
         texts = [f"--- {log.name}\n{log.read_text()[-3000:]}" for log in self._folder.glob("log-*")]
         return "\n".join(texts)

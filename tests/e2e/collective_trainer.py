@@ -1,8 +1,8 @@
 """A trainer process with collective= over gloo; run by test_collective.py.
 
 usage: collective_trainer.py bits ENDPOINTS JOB RANK WORLD FOLDER
-  In each dtype a job with the process group beside one without, with the same gradients. Prints, as
-  JSON and per dtype, in how many bits the two models differ, and the bytes of both, up and down.
+  In each dtype a job with the process group next to one without, with the same gradients. Prints,
+  as JSON and per dtype, in how many bits the two models differ, and the bytes of both, up and down.
 usage: collective_trainer.py train ENDPOINTS JOB RANK WORLD FOLDER ROUNDS WHERE
   Trains up to round ROUNDS. Prints, as JSON, the rounds, a checksum of the weights and the losses.
   WHERE "reduce:3", "push:3" or "gather:3": the process kills itself there in round 3; "stop:3": it

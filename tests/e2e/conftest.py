@@ -109,7 +109,7 @@ def sharing_clusters(patient_sharing_clusters, monkeypatch):
 
 @pytest.fixture(scope="session")
 def prompt_clusters(ballastd, tmp_path_factory):
-    """As clusters(n), with the times of production: for tests of what is noticed, and when."""
+    """As clusters(n), with the times of production: for tests of timely notice."""
     with shared_clusters(ballastd, tmp_path_factory) as get:
         yield get
 

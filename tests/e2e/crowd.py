@@ -1,4 +1,4 @@
-"""Connections that are only there, and work that repeats while something else is measured.
+"""Idle connections, and work that repeats while something else is measured.
 
 Comes from: load.py, load_shapes.py. Goes to: http2_by_hand.
 """

@@ -1,4 +1,4 @@
-"""A model with all that an export has to keep, its job, and what reads the files back.
+"""A model with everything that an export has to keep, its job, and readers of the files.
 
 Comes from: tests of exports and imports. Goes to: ballast.torch.
 """

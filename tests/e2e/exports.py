@@ -1,4 +1,5 @@
-"""What tests of exports share: where servers keep snapshots and exports, and a job that rests.
+"""The common part of tests of exports: where servers keep snapshots and exports, and a job that
+rests.
 
 Comes from: tests of exports and imports. Goes to: small_run.Run, the built ballastctl.
 """
@@ -21,13 +22,13 @@ def shared(tmp_path: Path) -> dict[str, str]:
 
 
 def in_exports(tmp_path: Path) -> list[str]:
-    """What is there, but for the home's list of it."""
+    """The contents, without the home's list of them."""
     names = os.listdir(tmp_path / "exports")
     return sorted(name for name in names if not name.startswith(".quotas-"))
 
 
 def rested(cluster: Cluster, rounds: int = 2) -> str:
-    """A job that has run and rests."""
+    """A job at rest after a run."""
     job = fresh_job()
     run = Run(cluster, job, 1)
     run.step(rounds)

@@ -1,6 +1,6 @@
 """Unary gRPC calls written by hand, for messages that no client library would form.
 
-Comes from: tests of what strangers send. Goes to: a server's port. HTTP/2 as far as one call needs
+Comes from: tests of strangers' input. Goes to: a server's port. HTTP/2 as far as one call needs
 it (RFC 9113): no header is compressed, and answers are looked at only for their end.
 """
 
@@ -52,7 +52,7 @@ class Http2:
         self._window = {0: 65535}
         self._initial = 65535
         self._ended: set[int] = set()
-        self.trailers = b""  # of the call that has ended last, not decoded
+        self.trailers = b""  # of the call ended last, not decoded
         self._data_bytes = 0
         # Else a call's body waits until the server has acknowledged its headers, 40 ms.
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -68,8 +68,8 @@ class Http2:
         return stream
 
     def call(self, method: str, message: bytes, compression: str = "") -> None:
-        """Sends a whole request, and returns when the call has ended. compression: what has been
-        done to the message, by gRPC's name."""
+        """Sends a whole request, and returns when the call has ended. compression: the message's
+        encoding, by gRPC's name."""
         flag = b"\1" if compression else b"\0"
         self.call_of_bytes(method, flag + struct.pack(">I", len(message)) + message, compression)
 
@@ -129,7 +129,7 @@ class Http2:
             raise ConnectionError(payload[8:].decode(errors="replace"))
 
     def read_what_came(self) -> None:
-        """Reads one frame, and those that have come with it."""
+        """Reads one frame, and any that came with it."""
         self.read()
         while len(self._buffer) >= 9:
             length = struct.unpack(">I", b"\0" + self._buffer[:3])[0]

@@ -1,4 +1,4 @@
-"""A trainer process of a durable job that is stopped and continues; see test_hung_trainer.py.
+"""A trainer process of a durable job, stopped and continued; see test_hung_trainer.py.
 
 usage: hung_trainer.py ENDPOINTS JOB WORLD SLOT. Prints "ready" after the first round, takes rounds.
 """

@@ -1,7 +1,7 @@
 """How much time the machine takes away from whoever should run: the control of a promised bound.
 
 Comes from: tests of bounds. A thread sleeps for a moment, again and again, and adds up by how much
-it overslept. What is measured beside it suffers from the same load, so the sum is subtracted from
+it overslept. The measured work suffers from the same load, so the sum is subtracted from
 it: on a quiet machine that changes nothing, and on an overloaded one the test says nothing.
 """
 
@@ -63,8 +63,8 @@ class Ending:
     def late(self, lateness: Lateness, timeout_s: float) -> float:
         """Seconds lost until the end by the process, and after it by this one.
 
-        What an interpreter does at its end is work of its main thread alone, so what counts is how
-        long that thread could run and did not.
+        An interpreter's work at its end is its main thread's alone, so only the time counts in
+        which that thread could run and did not.
         """
         ended, starved = self._ended.result(timeout_s)
         return starved - self._starved + lateness.since(ended)
@@ -86,8 +86,8 @@ class Starvation:
         self.seconds = 0.0
 
     def look(self, pids: list[int]) -> None:
-        """Adds what is new since the last look; at most one look in LOOK_S does anything. A process
-        that has ended since then brings nothing."""
+        """Adds the time since the last look; at most one look in LOOK_S does anything. A process
+        ended since then brings nothing."""
         now = time.monotonic()
         if now < self._next_look:
             return

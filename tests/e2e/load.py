@@ -1,4 +1,4 @@
-"""Load of strangers on one server while a neighbour's jobs run: prints what it measured.
+"""Load of strangers on one server while a neighbour's jobs run: prints the measurements.
 
     scripts/load.sh --connections 10000 --jobs 20 --json   # idle and garbage, plaintext
     scripts/load.sh --minutes 10 --json                    # the shapes of load_shapes.py, with TLS
@@ -29,18 +29,18 @@ from e2e.load_shapes import LONG, PUSHED, SHAPES, Scale, Stage
 from e2e.one_server import OneServer
 from serving import built_ballastd
 
-# What one idle connection may add to the server, in gRPC and in the accept loop.
+# The bytes that one idle connection may add to the server, in gRPC and in the accept loop.
 CONNECTION_BYTES = 24 * 1024
 # With TLS: OpenSSL's buffers and the certificates of both ends as well.
 TLS_CONNECTION_BYTES = 112 * 1024
-# A trainer's connection, its stream and the messages on it, without what is on the way.
+# A trainer's connection, its stream and the messages on it, without data in transit.
 TRAINER_BYTES = 256 * 1024
-# Gradients and weights of a trainer that are on the way, in gRPC and in malloc's reserve, as a
-# multiple of what it pushes in a round; at most rounds.credit_bytes of gradients are.
+# A trainer's gradients and weights in transit, in gRPC and in malloc's reserve, as a multiple of
+# its push in a round; at most rounds.credit_bytes of gradients are.
 ON_THE_WAY = 4
-# What calls under way and malloc's reserve may add, however many connections there are.
+# The bytes that calls under way and malloc's reserve may add, for any number of connections.
 CALLS_BYTES = 16 * 1024 * 1024
-# For 10,000 connections and others beside them; the limits of an address stay as they are.
+# For 10,000 connections and a few others; the limits of an address stay as they are.
 ROOM = ["--set", "limits.max_connections=20000"]
 # The clients of the long form, hundreds in one process, share the machine with the server.
 LONG_TIME_SCALE = "10"
@@ -69,7 +69,7 @@ def p99(seconds: Sequence[float]) -> float:
 
 
 class Watch:
-    """What a server takes while jobs of a neighbour run."""
+    """A server's memory and descriptors while jobs of a neighbour run."""
 
     def __init__(self, server: OneServer) -> None:
         self._server = server
@@ -96,7 +96,7 @@ class Watch:
         self.server_cores = round((self._server.cpu_s - servers) / took, 2)
 
     def resident_thirds(self) -> list[int]:
-        """The most in each third of the jobs: what is bounded rises in the first ones only."""
+        """The most in each third of the jobs: a bounded value rises in the first ones only."""
         count = len(self.resident)
         thirds = [self.resident[count * k // 3 : max(1, count * (k + 1) // 3)] for k in range(3)]
         return [max(third, default=0) for third in thirds]
@@ -129,7 +129,7 @@ def measure(server: OneServer, connections: int, jobs: int) -> dict[str, float]:
 def measure_shape(
     stage: Stage, name: str, scale: Scale, jobs: int, seconds: float = 0
 ) -> dict[str, object]:
-    """Runs a neighbour's jobs alone and under one shape; asserts what the shape must not cost.
+    """Runs a neighbour's jobs alone and under one shape; asserts limits on the shape's cost.
 
     jobs: at least, alone and under the shape. seconds: how long the shape lasts, at least.
     """

@@ -1,4 +1,4 @@
-"""Shapes of load on one server with TLS, each beside jobs of a neighbour that must end right.
+"""Shapes of load on one server with TLS, each alongside jobs of a neighbour that must end right.
 
 Comes from: load.py, test_load.py. Goes to: one ballastd on loopback (Stage).
 A shape is a context manager: its pressure is on inside of the block. It gives a dictionary of facts
@@ -47,7 +47,7 @@ Facts = dict[str, object]
 HUNG_TRAINER = Path(__file__).with_name("hung_trainer.py")
 PUSHED = 1 << 18  # parameters of one job that pushes
 VALUES = 1 << 8  # different ones among their gradients, so that the reference costs little
-# What the tenant that floods may have: one job at a time, one trainer in it, and few that wait.
+# The quota of the flooding tenant: one job at a time, one trainer in it, and few that wait.
 FLOOD_QUOTAS = "tenants: {flood: {jobs: 1, seats: 1, waiting_attaches: 4}}"
 # Threads that open connections: each handshake waits for the server several times.
 ARRIVING = 16
@@ -125,7 +125,7 @@ class Stage:
 
 class Arrivals:
     """Connections that come and go, by several threads: as many in a second as are offered, or as
-    the machine can, which makes up for what was late. `came` counts those whose handshake was
+    the machine can, which makes up for late ones. `came` counts those whose handshake was
     done."""
 
     def __init__(self, stage: Stage, per_s: float) -> None:

@@ -21,7 +21,7 @@ HYPER = {"lr": 3e-3, "weight_decay": 0.05}
 
 
 def environment() -> dict[str, str]:
-    """What a trainer process needs to import the package and these helpers."""
+    """The environment in which a trainer process imports the package and these helpers."""
     here = Path(__file__).resolve()
     folders = [here.parents[2] / "client" / "python", here.parents[1]]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))}
@@ -32,7 +32,7 @@ def learning_rate(step: int, steps: int) -> float:
 
 
 def reference(world: int, steps: int) -> Oracle:
-    """Both oracles after `steps` steps on the sums of what the processes push."""
+    """Both oracles after `steps` steps on the sums of the processes' gradients."""
     oracle = Oracle([{"params": list(initial_weights(SHAPES, torch.float32).items()), **HYPER}])
     noise = Noise(SHAPES)
     for i in range(steps):

@@ -1,7 +1,7 @@
 """A trainer process with collective="nccl" over the fake NCCL; run by test_nccl.py.
 
 usage: nccl_trainer.py bits ENDPOINTS JOB RANK WORLD FOLDER
-  In each dtype a job with "nccl" beside one with a gloo group, with the same gradients. Prints, as
+  In each dtype a job with "nccl" next to one with a gloo group, with the same gradients. Prints, as
   JSON and per dtype, in how many bits the two models differ.
 usage: nccl_trainer.py train ENDPOINTS JOB RANK WORLD FOLDER ROUNDS
   Trains up to round ROUNDS; takes a step that ends with TrainerLost again. Prints, as JSON, the

@@ -1,6 +1,6 @@
 """One ballastd that strangers talk to: started with a limit of descriptors, watched over its pages.
 
-Comes from: tests of what strangers send. Goes to: a process on loopback.
+Comes from: tests of strangers' input. Goes to: a process on loopback.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The torch oracles of docs/numerics.md, and what the service should make of gradients.
+"""The torch oracles of docs/numerics.md, and the service's expected treatment of gradients.
 
 Comes from: test_matrix.py, test_optimizers.py. Goes to: torch.optim.
 (a) stock torch.optim.AdamW(fused=True): exact for tensors whose element count is a multiple of 8.
@@ -128,7 +128,7 @@ class Oracle:
 
 class FusedAdamW:
     """Oracle (a) for one tensor of any size: zeros make its element count a multiple of 8. Patches
-    nothing, so it may run beside other threads."""
+    nothing, so it may run concurrently with other threads."""
 
     def __init__(self, weight: torch.Tensor, **hyper: Any) -> None:
         self._count = weight.numel()
@@ -301,5 +301,5 @@ _OWN = {"Lion": ReferenceLion, "LAMB": ReferenceLamb, "ApplyDelta": ReferenceDel
 
 
 def kind_of_oracle(name: str) -> type[torch.optim.Optimizer]:
-    """The class that is the reference of ballast.torch's class `name`."""
+    """The reference class of ballast.torch's class `name`."""
     return _OWN[name] if name in _OWN else getattr(torch.optim, name)

@@ -67,7 +67,7 @@ struct World {
   std::vector<std::unique_ptr<Trainer>> slots;
 };
 
-// The same rounds one after the other: what trainers hear, and the state.
+// The same rounds one after the other: the trainers' reports, and the state.
 struct Loop {
   void RunTo(uint64_t last) {
     for (; round <= last; ++round) Step();
@@ -178,7 +178,7 @@ TEST(PolicyE2e, ForksAndImportsContinueWhereTheSnapshotStood) {
   }
 }
 
-// Groups of the job that were added later take the values of their schedule groups.
+// Groups added to the job later take the values of their schedule groups.
 TEST(PolicyE2e, AGroupThatIsAddedBelongsToTheScheduleGroupThatItNames) {
   ServerProcesses servers(BALLASTD_PATH, 2, {});
   client::JobOptions options = SmallJob(servers.address(0), "grown", 0, 1);
@@ -218,8 +218,8 @@ TEST(PolicyE2e, AGroupThatIsAddedBelongsToTheScheduleGroupThatItNames) {
   EXPECT_EQ(report->policy.schedule_index, 1);
 }
 
-// The second clean round grows the scale from 4 to 8. Its gradients, of a loss that was multiplied
-// by 4, are divided by 4, or under DeepSpeed's profile by 8.
+// The second clean round grows the scale from 4 to 8. Its gradients, of a loss multiplied by 4, are
+// divided by 4, or under DeepSpeed's profile by 8.
 TEST(PolicyE2e, TheProfilesDifferInTheWeightsOfARoundThatGrowsTheScale) {
   ServerProcesses servers(BALLASTD_PATH, 1, {});
   for (const auto profile : {client::PolicyProfile::kExact, client::PolicyProfile::kDeepSpeed}) {

@@ -141,7 +141,7 @@ class ServerProcesses {
     }
     servers_[id].child = std::make_unique<Child>(command);
   }
-  // What its ready file says, once it is there.
+  // The contents of its ready file, once it exists.
   std::string AddressOf(uint32_t id) const {
     while (true) {
       std::ifstream file(Ready(id));

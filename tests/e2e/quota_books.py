@@ -1,5 +1,5 @@
-"""Two servers with quotas for the tenants a and b, and books of what each has there, which follow
-from files on the disks and from answers, never from what the servers count.
+"""Two servers with quotas for the tenants a and b, and books of each one's use there, which follow
+from files on the disks and from answers, never from the servers' counts.
 
 Comes from: tests of quotas. Goes to: ballastd with TLS and a quota file, ballast.torch, ballastctl.
 """
@@ -22,7 +22,7 @@ from serving import serves
 
 TENANTS = ("a", "b")
 SERVERS = (0, 1)
-# Marks, and what a fork shares with its snapshot.
+# Marks, and files that a fork shares with its snapshot.
 UNCOUNTED = ("TAKING", "EXPORTING", "making", "base")
 ID_DIGITS = 16
 NOT_FOUND = 4  # how ballastctl ends
@@ -76,7 +76,7 @@ class TwoTenants:
         self.serve()
 
     def serve(self) -> None:
-        """Starts servers that have ended, and waits until both serve."""
+        """Starts ended servers, and waits until both serve."""
 
         def serving() -> bool:
             for server in SERVERS:
@@ -114,7 +114,7 @@ class TwoTenants:
         made.close()
 
     def use(self, party: str = "admin") -> dict[tuple[str, int], dict[str, dict[str, int | None]]]:
-        """What each tenant has at each server, as the party is shown it."""
+        """Each tenant's use of each server, as shown to the tenant."""
         said = self.ctl(party, "tenants", "-o", "json")
         assert said.returncode == 0, said.stderr
         lines = json.loads(said.stdout)["tenants"]
@@ -158,7 +158,7 @@ class TwoTenants:
 
 
 def bytes_below(folder: Path) -> int:
-    """Of the files that count. What goes meanwhile is not there."""
+    """Of the files that count. A file removed meanwhile counts as absent."""
     total = 0
     for place, _, names in os.walk(folder):
         for name in names:
@@ -172,7 +172,7 @@ def bytes_below(folder: Path) -> int:
 
 @dataclass
 class Things:
-    """What a tenant has."""
+    """A tenant's possessions."""
 
     jobs: set[str] = field(default_factory=set)
     snapshots: set[tuple[str, str]] = field(default_factory=set)
@@ -201,16 +201,16 @@ class Books:
     def __init__(self, servers: TwoTenants, seed: int) -> None:
         self.servers, self.random = servers, random.Random(seed)
         self.things = {tenant: Things() for tenant in TENANTS}
-        self.groups: dict[str, int] = {}  # of jobs, snapshots and exports, those that were added
+        self.groups: dict[str, int] = {}  # added ones, of jobs, snapshots and exports
         self.owner: dict[int, str] = {}  # of jobs on disk, by their ids
-        self.costs: dict[str, int] = {}  # by what is alike, at the server that it takes most of
+        self.costs: dict[str, int] = {}  # by likeness, at the server with the largest share
         self.limits = dict.fromkeys(TENANTS, 1 << 40)
         self.number = self.made = self.refused = self.kills = 0
         self.live: Run | None = None  # of tenant a; it grows
         self.armed = "nothing"
         self.pool = ThreadPoolExecutor(1)
 
-    # --- What is there
+    # --- The present contents
 
     def settle(self, tenant: str) -> None:
         """Until counts and files agree. New files are of `tenant`, which has asked for the last."""
@@ -270,7 +270,8 @@ class Books:
     # --- One operation
 
     def carry_out(self, kind: str, call: Callable[[], str], how: str) -> Done:
-        """how: "", or what kills a server: a "point" of the operation, or a "moment"."""
+        """how: "", or the trigger that kills a server: a "point" of the operation, or a
+        "moment"."""
         cluster = self.servers.cluster
         if how == "point":
             self.arm(kind)
@@ -313,9 +314,9 @@ class Books:
     def ask(
         self, kind: str, tenant: str, call: Callable[[], str], how: str, like: str = ""
     ) -> Done:
-        """Carries it out, and compares what it has left with what it says.
+        """Carries it out, and compares the outcome on the disks with the answer.
 
-        like: what takes as much in operations of this kind; empty: nothing does.
+        like: a key shared by operations of the same cost; empty: none has the same.
         """
         other = TENANTS[tenant == "a"]
         before, theirs = self.use_of(tenant), self.use_of(other)
@@ -338,7 +339,7 @@ class Books:
         return done
 
     def learn(self, tenant: str, kind: str, key: object, done: Done, gone: bool = False) -> bool:
-        """Compares what is listed with what must be there; whether `key` is."""
+        """Compares the lists with the books; returns whether `key` is listed."""
         known, found = self.things[tenant], self.listed(tenant)
         with_it, without = (
             replace(known, **{kind: change(getattr(known, kind), {key})})
@@ -367,13 +368,13 @@ class Books:
     # --- Operations
 
     def step(self, how: str) -> None:
-        """An operation, mostly of those that need what others make."""
+        """An operation, mostly one that needs the results of others."""
         often = ("snapshot", "again", "again", "remove", "change_limit")
         operation = self.random.choice((*OPERATIONS, *often))
         self.do(operation, self.random.choice(TENANTS), how)
 
     def do(self, operation: str, tenant: str, how: str) -> None:
-        """One of OPERATIONS, or what it needs; how: as in carry_out."""
+        """One of OPERATIONS, or its precondition; how: as in carry_out."""
         self.armed = how
         getattr(self, operation)(tenant, how)
 
@@ -410,7 +411,7 @@ class Books:
         done = self.ask("extend", "a", lambda: str(error_of(grow) or ""), how)
         self.groups[self.live_job] += 1
         if done.why_not:
-            self.groups[self.live_job] = -1  # of no size that is known
+            self.groups[self.live_job] = -1  # of unknown size
             live.close()
             self.live = None
         self.learn("a", "jobs", self.live_job, done)
@@ -473,7 +474,7 @@ class Books:
         job = self.random.choice(jobs)
 
         def call() -> str:
-            """A deletion that was broken off has to be asked for again."""
+            """An interrupted deletion has to be requested again."""
             def gone() -> bool:
                 said = self.servers.ctl(f"operator-{tenant}", "jobs", "delete", job, "--force")
                 return said.returncode in (0, NOT_FOUND)
@@ -492,7 +493,7 @@ class Books:
         self.learn(tenant, "snapshots", (job, name), done, gone=True)
 
     def change_limit(self, tenant: str, _: str) -> None:
-        """Also below what is used."""
+        """Also below the present use."""
         used = max(disk for _, disk in self.use_of(tenant))
         more = self.random.randrange(-10_000, 2 * self.costs.get("job", 100_000))
         self.limits[tenant] = max(1, used + more)

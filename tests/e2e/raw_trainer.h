@@ -1,5 +1,5 @@
 // Servers in this process, and trainers that speak to them frame by frame, so that a test can send
-// what no client would.
+// frames that no client would.
 // Comes from: wire_abuse_test.cc. Goes to: Server over loopback gRPC.
 // Thread safety: one thread, the test's.
 #pragma once
@@ -215,7 +215,7 @@ class RawTrainer {
     }
     ADD_FAILURE() << "the window did not move";
   }
-  // Reads what every server sends of a round; the weights.
+  // Reads every server's messages of a round; returns the weights.
   Tensors FinishRound(uint64_t round) {
     Tensors out;
     for (const LayoutTensor& tensor : layout_.tensors()) out.emplace_back(tensor.elements);

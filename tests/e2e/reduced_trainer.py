@@ -1,8 +1,8 @@
 """A trainer process whose gradients are equal on all ranks; run by test_reduced.py.
 
 usage: reduced_trainer.py ddp ENDPOINTS JOB RANK WORLD FOLDER GRADIENTS
-  A model in DDP over gloo, beside the same model in DDP with torch's optimizer. Prints, as JSON, in
-  how many bits the two differ after each round, and what this rank has pushed.
+  A model in DDP over gloo, next to the same model in DDP with torch's optimizer. Prints, as JSON,
+  in how many bits the two differ after each round, and this rank's pushed bytes.
 usage: reduced_trainer.py hold ENDPOINTS JOB RANK WORLD ROUNDS
   Takes the rounds of test_reduced.EqualWorld, prints "ready", and takes no further one.
 """

@@ -2,8 +2,8 @@
 
 Comes from: test_collective_four.py. It replays the trainers of collective_trainer.py in one process
 and carries, for each weight, the most by which two such runs differ, to the first order in the unit
-of rounding u = 2^-24 (docs/collectives.md#four-and-more-ranks has the formulas). Left out is what a
-difference of weights does to later gradients.
+of rounding u = 2^-24 (docs/collectives.md#four-and-more-ranks has the formulas). Left out is the
+effect of a difference of weights on later gradients.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def clip(mean: torch.Tensor, delta: torch.Tensor) -> tuple[torch.Tensor, torch.T
 
 
 def step(weights: torch.Tensor, drift: Drift, given: tuple, at: int) -> torch.Tensor:
-    """AdamW, and what it makes of the differences. The weights after step number `at`."""
+    """AdamW, and its effect on the differences. The weights after step number `at`."""
     (mean, delta), (b1, b2), lr = given, BETAS, HYPER["lr"]
     drift.m, drift.first = b1 * drift.m + (1 - b1) * mean, b1 * drift.first + (1 - b1) * delta
     drift.v = b2 * drift.v + (1 - b2) * mean**2

@@ -88,7 +88,7 @@ TEST(Scattered, SumsOfOtherMembersEndTheStepAndTheNextOneContinues) {
   EXPECT_NE(std::string(status.message()).find("Nothing of round 3 was applied"), std::string::npos)
       << status;
 
-  // What one would have contributed is gone; zero alone is in the new epoch.
+  // The contribution of one is gone; zero alone is in the new epoch.
   EXPECT_EQ(zero.Begin().code(), absl::StatusCode::kFailedPrecondition) << "the old sums again";
   zero.client().SetSumsOf(zero.client().epoch());
   zero.SumOver({0});

@@ -1,4 +1,4 @@
-"""A small job whose rounds follow from its weights, and what compares its state.
+"""A small job whose rounds follow from its weights, and the comparison of its state.
 
 Comes from: tests of snapshots, forks, exports and imports. Goes to: cluster.Trainers.
 """

@@ -42,7 +42,7 @@ KIB, MIB = 1024, 1024 * 1024
 TOLERANCES = {
     "server 0: resident bytes": Tolerance(always=512 * KIB, start=24 * MIB),
     "server 0: descriptors": Tolerance(always=2, start=24),
-    # A process that is some seconds old, and rarely in the same state as the last one.
+    # A process some seconds old, and rarely in the same state as the last one.
     "server 1: resident bytes": Tolerance(always=4 * MIB, start=48 * MIB),
     "trainers: resident bytes": Tolerance(always=1 * MIB, start=96 * MIB),
     "trainers: descriptors": Tolerance(always=2, start=24),
@@ -55,7 +55,7 @@ class Soak:
     """A cluster with TLS under trouble, and one job in it."""
 
     def __init__(self, binary: Path, folder: Path, leak_bytes: int = 0) -> None:
-        """leak_bytes: what the servers lose with each connection, and a descriptor with it."""
+        """leak_bytes: the servers' loss with each connection, and a descriptor with it."""
         self._folder = folder
         self.live = dev_ca(folder / "live", SERVERS, "--tenant", "default", "--tenant", "flood")
         (folder / "data").mkdir()
@@ -78,7 +78,7 @@ class Soak:
         return {setting: str(self.live / name) for setting, name in names.items()}
 
     def cycle(self) -> None:
-        """One event, and rounds beside it and behind it."""
+        """One event, and rounds during and after it."""
         events: list[Callable[[], None]] = [self._kill, self._rotate, self._flood]
         events[self.cycles % len(events)]()
         self.run.step(ROUNDS)
@@ -122,7 +122,7 @@ class Soak:
         return float(re.search(r'tls_reloads_total{result="loaded"} (\S+)', page)[1])
 
     def _flood(self) -> None:
-        """Attaches of another tenant, to jobs that never become complete, beside the rounds."""
+        """Attaches of another tenant, to jobs that never become complete, during the rounds."""
 
         def attach() -> None:
             opt = bt.AdamW(

@@ -1,9 +1,9 @@
-"""Trainers of test_collective_storm.py, as children of one process that has imported torch already.
+"""Trainers of test_collective_storm.py, as children of one process with torch already imported.
 
 usage: storm_trainer.py
   Reads a JSON object a line: {"log": file, ...}, with the fields of Case. For each it forks a
   trainer and prints its pid; when a child has ended, {"pid": pid, "code": as in subprocess}. The
-  object {"kill": pid} kills a child that has not ended.
+  object {"kill": pid} kills a running child.
 A trainer runs up to round `rounds`. It writes its finished rounds to FOLDER/done-RANK, and at its
 end its weights, in float64, to FOLDER/weights-RANK, and to FOLDER/result-RANK a JSON object with
 their checksum and the bytes that it has pushed. A strike kills a process
@@ -86,7 +86,7 @@ class Striker:
         self._left = [Strike(**strike) for strike in case.strikes]
 
     def arm(self) -> None:
-        """Behind attach(): there are a session and a collective."""
+        """After attach(): there are a session and a collective."""
         shares, session = self._opt._membership.shares, self._opt._membership.session
         if shares is None:
             return
@@ -109,7 +109,7 @@ class Striker:
         setattr(owner, name, call)
 
     def _follow(self, act: str, place: str) -> None:
-        # After a kill there the call is made again, as by a rank that has not heard its answer.
+        # After a kill there the call is made again, as by a rank that did not hear its answer.
         inner = getattr(Rendezvous, act)
 
         def call(meeting: Rendezvous, tag: str, id: bytes = b"") -> Any:
@@ -132,8 +132,8 @@ class Striker:
     def at(
         self, place: str, bucket: int, round: int, wait: Callable[[], None] | None = None
     ) -> bool:
-        """The trainer is at `place`. wait: what has to come first, on another thread. True when it
-        killed a server; then the trainer continues."""
+        """The trainer is at `place`. wait: the wait for an earlier event, on another thread. True
+        when it killed a server; then the trainer continues."""
         killed = False
         for strike in list(self._left):
             later = round >= strike.round if place == "init" else round == strike.round

@@ -1,4 +1,4 @@
-"""What a user can get wrong, row by row: the exact error, no state change, servers that continue.
+"""A user's possible mistakes, row by row: the exact error, no state change, servers that continue.
 
 Malformed frames are in wire_abuse_test.cc; unknown configuration keys in tests/server/config.
 """
@@ -122,7 +122,7 @@ def test_unequal_initial_weights_name_the_first_tensor_that_differs(cluster):
 
 
 def params_of(row: str) -> list:
-    """Parameters beside those of pair(), by what differs."""
+    """Parameters in addition to those of pair(), by their difference."""
     if row == "dtype":
         return [(name, torch.nn.Parameter(p.detach().half())) for name, p in named(w=300, b=20)]
     if row == "groups":

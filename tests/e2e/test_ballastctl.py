@@ -1,4 +1,4 @@
-"""ballastctl: what it says to a command line that it does not understand."""
+"""ballastctl: its answers to command lines that it does not understand."""
 
 import subprocess
 

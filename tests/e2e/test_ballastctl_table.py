@@ -26,9 +26,9 @@ KEYS = Path(__file__).with_name("ballastctl_keys.json")
 FORMS = ("table", "json", "yaml")
 NOWHERE = "127.0.0.1:1"
 
-# What each command gets besides the words of its name. {job}: a job with two attached trainers;
-# {rest}: one that rests; {n}: a number of its own for each form. In an order that works: what a
-# command makes is there for the next ones.
+# The arguments of each command after the words of its name. {job}: a job with two attached
+# trainers; {rest}: one that rests; {n}: a number of its own for each form. In a working order:
+# later commands use the results of earlier ones.
 COMMANDS = {
     "status": "",
     "health": "",
@@ -250,7 +250,7 @@ def test_watch_is_refused_into_a_pipe(ctl):
 
 
 def seen_on_a_terminal(command: list[str], until: str, **environment: str) -> str:
-    """What the command writes to a terminal up to the second `until`; then it is ended."""
+    """The command's output to a terminal up to the second `until`; then it is ended."""
     parent, child = pty.openpty()
     process = subprocess.Popen(command, stdin=child, stdout=child, stderr=child,
                                env={"PATH": "/", "TERM": "xterm", **environment})  # fmt: skip

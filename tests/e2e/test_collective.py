@@ -67,7 +67,7 @@ class Training:
         ]  # fmt: skip
 
     def finish(self) -> int:
-        """The checksum of all ranks' weights behind the last round."""
+        """The checksum of all ranks' weights after the last round."""
         said = results(self.start())
         assert {result["round"] for result in said} == {ROUNDS}
         (digest,) = {result["digest"] for result in said}
@@ -88,7 +88,7 @@ def test_two_ranks_have_the_bits_of_the_servers_sum_and_move_half_of_the_bytes(c
 
 @pytest.fixture(scope="module")
 def undisturbed(ballastd, tmp_path_factory) -> int:
-    """What two ranks have behind the last round when nothing is killed: their data is fixed."""
+    """The weights of two ranks after the last round when nothing is killed: their data is fixed."""
     cluster = Cluster(ballastd, 1, tmp_path_factory.mktemp("undisturbed"))
     try:
         cluster.wait_until_serving()
@@ -142,7 +142,7 @@ def test_four_ranks_agree_with_themselves_after_a_kill(start_cluster, tmp_path):
     ranks = training.start({2: "reduce:3"})
     texts = [rank.communicate(timeout=RUN_S)[1] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [3, 3, -signal.SIGKILL, 3], texts
-    # Ranks that have not noticed within the roll call are named beside it.
+    # Ranks that did not notice within the roll call are named, too.
     named = re.compile(r"TrainerLost: ranks? (\d, )*2(, \d)* of epoch 1 did not arrive")
     assert all(named.search(texts[rank]) for rank in (0, 1, 3)), texts
     assert training.finish() == undisturbed

@@ -1,4 +1,4 @@
-"""What every collective of ballast.torch does: a process group of torch, and NCCL (a fake).
+"""The behaviour of every collective of ballast.torch: a process group of torch, and NCCL (a fake).
 
 The cases are those of tests/client/collective/conformance_test.cc, which has threads and NCCL.
 """
@@ -22,7 +22,7 @@ WORLD = 2
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory) -> list[dict]:
-    """What each rank says of both collectives: one pair of processes for all tests."""
+    """Each rank's report on both collectives: one pair of processes for all tests."""
     fake = built_ballastd().parent.parent / "tests" / "nccl"
     assert (fake / "libnccl.so.2").exists(), "build the target fake_nccl"
     environ = {

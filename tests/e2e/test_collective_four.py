@@ -1,4 +1,4 @@
-"""Four ranks, two servers: what each pushes, and how far the loss may drift."""
+"""Four ranks, two servers: the bytes that each pushes, and how far the loss may drift."""
 
 from __future__ import annotations
 

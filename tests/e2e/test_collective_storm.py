@@ -1,9 +1,9 @@
 """A storm for collective=: trainers and servers are killed in init, sums, push, pull and gather.
 
-A seed draws the victims, the places and the moments. With "nccl" (the fake one) a trainer that was
-killed is started again alone. With a process group all trainers are. Servers are started again on
-their data. At the end the bits are those of a calm run, no finished round was lost, and no stretch
-without a finished round was longer than a lease and 10 s.
+A seed draws the victims, the places and the moments. With "nccl" (the fake one) a killed trainer is
+restarted alone. With a process group all trainers are. Servers are started again on their data. At
+the end the bits are those of a calm run, no finished round was lost, and no stretch without a
+finished round was longer than a lease and 10 s.
 """
 
 from __future__ import annotations

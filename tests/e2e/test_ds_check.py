@@ -1,4 +1,4 @@
-"""ballastctl ds check: it becomes the Python that has the reader, and says where there is none."""
+"""ballastctl ds check: it becomes the Python with the reader, and says where there is none."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def check(ballastd, tmp_path):
 
 @pytest.fixture
 def alone(ballastd, tmp_path):
-    """A ballastctl that is neither in a checkout nor in an installation."""
+    """A ballastctl outside any checkout or installation."""
     (tmp_path / "far" / "away").mkdir(parents=True)
     return Path(shutil.copy(ballastd.parent / "ballastctl", tmp_path / "far" / "away"))
 
@@ -132,7 +132,7 @@ def test_a_wrong_word_is_answered_with_the_right_one(check, words):
 
 def test_closed_descriptors_are_no_files_of_its_own(check, ballastd, tmp_path):
     (tmp_path / "ds.json").write_text(FINE)
-    # What it becomes has its descriptors.
+    # Its successor has its descriptors.
     lists = tmp_path / "lists"
     loop = "for n in 0 1 2; do readlink /proc/$$/fd/$n; done"
     lists.write_text(f'#!/bin/sh\nfound=$({loop})\necho "$found" >fds\n')

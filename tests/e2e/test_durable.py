@@ -40,7 +40,7 @@ NERVOUS = {"BALLAST_TIMING_HEARTBEAT_INTERVAL": "100ms", "BALLAST_TIMING_REPORT_
 
 
 class Training:
-    """A job of two trainers whose rounds run in the background, with the oracles beside them.
+    """A job of two trainers whose rounds run in the background, with the oracles alongside them.
 
     As a context, it sees all rounds through, or breaks them off when the test has failed.
     """
@@ -101,7 +101,7 @@ class Training:
 def instants(seed: int, count: int) -> list[int]:
     """Bytes after which something happens, in random rounds and at random places in them.
 
-    More than a round lies between two of them, so what the first one broke is mended by then.
+    More than a round lies between two of them, so the first one's damage is mended by then.
     """
     generator = random.Random(seed)
     rounds = sorted(generator.sample(range(2, ROUNDS - 5, 2), count))
@@ -242,7 +242,7 @@ def test_processes_of_ballast_run_survive_kills_of_its_servers(ballastd, tmp_pat
 
 @contextlib.contextmanager
 def server_without_data(ballastd: Path, folder: Path) -> Iterator[str]:
-    """The address of a lone server that has no storage.data_dir."""
+    """The address of a lone server without storage.data_dir."""
     ready = folder / "ready.json"
     child = subprocess.Popen(
         [ballastd, "--listen=127.0.0.1:0", f"--ready-file={ready}"], stderr=subprocess.DEVNULL

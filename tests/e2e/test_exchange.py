@@ -1,5 +1,5 @@
-"""Weights and optimizer state out to safetensors files and back: the files are what the ecosystem
-reads, and a job that comes back from them continues bit for bit."""
+"""Weights and optimizer state out to safetensors files and back: the files are the ecosystem's, and
+a job that comes back from them continues bit for bit."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Exports and imports that are broken off, or whose files change on the way: nothing half is left
-anywhere, and everybody is told what to do."""
+"""Interrupted exports and imports, or with files changed on the way: no partial result is left
+anywhere, and every party hears what to do."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from e2e.cluster import Cluster, wait_for
 from e2e.exports import in_exports, rested, shared
 from e2e.small_run import Run, assert_equal
 
-# Longer than what a test does meanwhile; the first is shorter than a server that stops waits.
+# Longer than a test's work meanwhile; the first is shorter than a server that stops waits.
 SLEEP = "sleep(1000)"
 LONG_SLEEP = "sleep(4000)"
 
 
 def on_disk(tmp_path: Path, server: int) -> list[str]:
-    """What a server has below its directory of jobs."""
+    """A server's files below its directory of jobs."""
     return sorted(os.listdir(tmp_path / "cluster-0" / f"server-{server}" / "jobs"))
 
 
@@ -38,7 +38,7 @@ def arm(cluster: Cluster, server: int, failpoints: str, job: str) -> None:
 
 
 def wait_until_asleep(cluster: Cluster, server: int, place: str) -> None:
-    """Until a server that was armed to sleep at `place` does."""
+    """Until a server armed to sleep at `place` does."""
     wait_for(lambda: f"failpoint {place} sleeps" in cluster.log(server), f"{place} to be reached")
 
 

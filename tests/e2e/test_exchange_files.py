@@ -1,4 +1,4 @@
-"""Files of an export that are damaged, missing, mixed or hostile: a refusal that names them."""
+"""Damaged, missing, mixed or hostile files of an export: a refusal that names them."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_what_cannot_be_is_refused_by_name(start_cluster, tmp_path):
 
 
 def damage(directory: Path, what: str) -> str:
-    """Changes an export; what the refusal names."""
+    """Changes an export; returns the words that the refusal names."""
     state = directory / "optimizer" / "state.safetensors"
     model = directory / "model.safetensors"
     if what == "cut":

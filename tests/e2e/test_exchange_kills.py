@@ -12,7 +12,7 @@ from e2e.cluster import fresh_job, wait_for
 from e2e.exports import in_exports, shared
 from e2e.small_run import Run, assert_equal
 
-# Only the home comes by those that have to do with the export as a whole.
+# Only the home reaches the points of the export as a whole.
 KILLS = [
     (f"{kind}.{when}_{what}", server)
     for kind, what, servers in (
@@ -35,7 +35,7 @@ def test_every_failpoint_of_exports_and_imports_is_killed_at(ballastd):
 
 @pytest.mark.parametrize(("failpoint", "server"), KILLS)
 def test_a_kill_at_any_point_loses_nothing(start_cluster, tmp_path, failpoint, server):
-    """What is there afterwards is whole, what is not is gone, and it can be asked for again."""
+    """Afterwards the result is whole or gone, and it can be requested again."""
     folder = tmp_path / "exports"
     cluster = start_cluster(2, **shared(tmp_path))
     job = fresh_job()

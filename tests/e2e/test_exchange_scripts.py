@@ -1,4 +1,4 @@
-"""load_export() of files that Ballast or others have written, and what it refuses."""
+"""load_export() of files that Ballast or others have written, and its refusals."""
 
 from __future__ import annotations
 

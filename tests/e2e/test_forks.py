@@ -58,7 +58,7 @@ def test_a_fork_goes_its_own_way_as_a_restored_job_does(
     run.step(2)
     for one in runs:
         assert_equal(one.state(), run.state())
-    # From here on they differ, and what one writes reaches no other.
+    # From here on they differ, and one's writes reach no other.
     runs[0].step(6, seed=7)
     run.step(6, seed=8)
     runs[1].step(6, seed=7)
@@ -317,7 +317,7 @@ def test_a_kill_at_any_point_of_a_fork_loses_nothing(
         steps.result()
     assert killed
     for one in (again, run):
-        one.step(6)  # A server that has just been started wants one more version of each extent.
+        one.step(6)  # A freshly started server wants one more version of each extent.
     assert_equal(again.state(), run.state())
     assert borrowed(tmp_path / "cluster-0") == []
     for one in (run, again):

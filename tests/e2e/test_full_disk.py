@@ -24,7 +24,7 @@ UNHEALTHY = 6  # ballastctl's exit code
 
 @contextmanager
 def small_disk(path: Path, mebibytes: int) -> Iterator[None]:
-    """An ext4 of its own at `path`: unlike others it hands out what is left when asked for more."""
+    """An ext4 of its own at `path`: unlike others it hands out the rest when asked for more."""
     image = path.with_suffix(".ext4")
     with image.open("wb") as file:
         file.truncate(mebibytes << 20)
@@ -72,7 +72,7 @@ def test_a_full_disk_keeps_neither_servers_nor_trainers_from_coming_back(start_c
         trainers = Trainers(cluster, [[parameter]], job=name, durability="power")
         trainers.step()
         wait_for((disk / "reserve").exists, "the reserve")
-        # A store that was closed has given back what it had set aside; one that was killed has not.
+        # A closed store has returned its reserve; a killed one has not.
         for rounds, signum in enumerate((signal.SIGTERM, signal.SIGKILL), start=1):
             end(cluster, signum)
             fill(disk)

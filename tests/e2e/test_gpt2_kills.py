@@ -38,7 +38,7 @@ def check(cluster, folder, dtype: str, world: int) -> None:
         # Another trainer is killed, too, unless the end of the first one has ended it already.
         assert codes[0] == -9 and all(codes), results.output(f"{way}-killed")
         ends, calms = (results.logs(f"{way}-{how}", world) for how in ("resumed", "calm"))
-        left = ROUNDS - (DIES if way == "accelerate" else 4)  # rounds behind the checkpoint
+        left = ROUNDS - (DIES if way == "accelerate" else 4)  # rounds after the checkpoint
         for end, quiet in zip(ends, calms, strict=True):
             assert end.column("loss") == quiet.column("loss")[-left:], way
             assert end.differing_bits(quiet) == 0, way

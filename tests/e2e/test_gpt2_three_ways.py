@@ -22,7 +22,7 @@ SHORT = {"accumulation": 3, "passes": 7}  # windows of 3, 3 and 1 micro-batches
 
 @pytest.fixture
 def train(clusters, monkeypatch):
-    """train(way, case, ours=True) -> what the script says; with Ballast in a job of its own."""
+    """train(way, case, ours=True) -> the script's log; with Ballast in a job of its own."""
     monkeypatch.setenv("BALLAST_ENDPOINTS", ",".join(clusters(2).endpoints))
     monkeypatch.setenv("BALLAST_DURABILITY", "none")
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
@@ -38,7 +38,7 @@ def train(clusters, monkeypatch):
 
 
 def plain(case: Case) -> run.Log:
-    """What the DeepSpeed script does, in torch alone."""
+    """The DeepSpeed script's work, in torch alone."""
     module, log = net.model(case), run.Log(case)
     optimizer = torch.optim.AdamW(net.groups(module), lr=net.LR, fused=True)
     for place, batch in run.from_round(0, case, net.batches(case, rank=0, world=1)):
@@ -59,7 +59,7 @@ def same_curve(logs: dict[str, run.Log], dtype: str) -> None:
 
 @pytest.mark.parametrize(("way", "lines"), [("deepspeed", 1), ("trainer", 3), ("accelerate", 2)])
 def test_so_many_lines_change(way, lines):
-    """DeepSpeed: its import. Trainer: two arguments, and the import of what they name."""
+    """DeepSpeed: its import. Trainer: two arguments, and the import of the names in them."""
     before, after = (ways.text(way, ours).splitlines() for ours in (False, True))
     assert sum(a != b for a, b in zip(before, after, strict=True)) == lines
     assert "ballast" not in "".join(before)

@@ -1,6 +1,6 @@
-"""Groups that are added to a durable job, while servers are killed at every point of it.
+"""Groups added to a durable job, while servers are killed at every point of it.
 
-The bits afterwards are those of an undisturbed torch that was given the same groups.
+The bits afterwards are those of an undisturbed torch with the same groups.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ POINTS = [
 
 
 class Growing:
-    """A job of two trainers that has run three rounds."""
+    """A job of two trainers after three rounds."""
 
     def __init__(self, cluster: Cluster, durability: str) -> None:
         self.run = Lockstep(cluster, 2, [{"params": FIRST, "lr": 1e-2}], durability=durability,

@@ -57,7 +57,7 @@ def shake(stranger: socket.socket, with_context: ssl.SSLContext) -> None:
 
 
 def strangers(folders: dict[str, Path]) -> dict[str, Callable[[socket.socket], None]]:
-    """By cause, what a stranger does."""
+    """By cause, a stranger's behaviour."""
     live = folders["live"]
     contexts = {
         "no_certificate": context(live, None),

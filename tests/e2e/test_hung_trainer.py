@@ -29,14 +29,14 @@ TILES = {"tile_elements": 65536, "extent_elements": 1048576}
 
 
 class Words:
-    """What the trainer of one rank prints. `read` returns all of it."""
+    """The output of the trainer of one rank. `read` returns all of it."""
 
     def __init__(self, read: Callable[[], str], rank: int) -> None:
         self.read = read
         self._mark = "" if rank == 0 else f"rank {rank}: "
 
     def await_words(self, pattern: str) -> None:
-        """Waits for a line with this behind the name of the program and the rank."""
+        """Waits for a line with this after the name of the program and the rank."""
         line = f"ballast: {self._mark}{pattern}"
         wait_for(lambda: re.search(line, self.read()) is not None, line)
 

@@ -1,4 +1,4 @@
-"""The short form of scripts/load.sh: a crowd of idle strangers and garbage beside a neighbour."""
+"""The short form of scripts/load.sh: a crowd of idle strangers and garbage next to a neighbour."""
 
 from __future__ import annotations
 

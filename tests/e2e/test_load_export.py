@@ -65,7 +65,7 @@ def test_torch_then_ballast_then_torch_is_torch(clusters, servers, world, way):
 
 
 def wrapped(cluster, nets: list[Net], state: dict) -> Trainers:
-    """Trainers whose optimizers are wrapped torch ones that have stepped."""
+    """Trainers whose optimizers are wrapped torch ones after some steps."""
     trainers = Trainers(cluster, [n.groups() for n in nets])
     own = {"tile_elements": 64, "extent_elements": 128, "durability": "none"}
     for slot, net in enumerate(nets):

@@ -83,7 +83,7 @@ def other_than(source: dict) -> dict:
 
 
 class Seats:
-    """Trainers of a durable job that are started one by one, and load `source` if nobody has."""
+    """Trainers of a durable job, started one by one; they load `source` if it is not loaded yet."""
 
     def __init__(self, cluster, world: int, way: str = "load_export") -> None:
         self._cluster, self._way = cluster, way

@@ -18,8 +18,8 @@ from e2e import matrix_trainer
 from e2e.lockstep import Gradient, Lockstep, Noise
 from e2e.oracle import differing_bits
 
-# About half a million parameters: element counts that are multiples of 8, for both oracles, and
-# others, for the one that is exact there.
+# About half a million parameters: element counts in multiples of 8, for both oracles, and others,
+# for the oracle exact there.
 SHAPES = {
     "embedding": (1000, 200),
     "weight": (512, 256),
@@ -53,7 +53,7 @@ def check_clipping(run: Lockstep, report: dict) -> None:
 @pytest.mark.parametrize("world", [1, 2, 4])
 @pytest.mark.parametrize("servers", [1, 2, 7])
 def test_300_steps_with_a_schedule_and_clipping(clusters, servers, world):
-    """Two groups. Rounds that are not clipped, a third, are stepped as without clipping."""
+    """Two groups. Unclipped rounds, a third, are stepped as without clipping."""
     decayed = {name: SHAPES[name] for name in ("embedding", "weight", "odd", "prime")}
     plain = {name: SHAPES[name] for name in ("bias", "seven", "scalar")}
     groups = [

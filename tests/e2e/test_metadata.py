@@ -1,7 +1,7 @@
 """Records and directories that do not fit each other: the server names them.
 
-Without a record it does not start; without a directory only that job is not opened. What it then
-tells people to do works.
+Without a record it does not start; without a directory only that job is not opened. Its advice then
+works.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def end(cluster: Cluster) -> None:
 
 
 def refusal(cluster: Cluster, code: int = 4) -> str:
-    """Starts the server, which must refuse, and returns what it said."""
+    """Starts the server, which must refuse, and returns its message."""
     cluster.restart(0)
     assert cluster.exit_code(0) == code
     return cluster._servers.report(0)

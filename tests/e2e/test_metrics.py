@@ -1,8 +1,8 @@
 """Every series that a server declares moves when the thing happens that it counts.
 
-Two servers and two trainers do what a cluster does; the series are compared from scrape to scrape.
-What takes a fault on the wire or a moment that no scrape is sure to see is moved by another test,
-which stands here by name. A series that neither moves is an error.
+Two servers and two trainers do the work of a cluster; the series are compared from scrape to
+scrape. A series that needs a fault on the wire, or a moment that no scrape is sure to see, is moved
+by another test, which stands here by name. A series that neither moves is an error.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ SECURED = {
     "ballast_tls_cert_expiry_timestamp_seconds", "ballast_tls_reloads_total",
     "ballast_handshake_failures_total",
 }
-# What a process is started with, and keeps. Compared with that in the test below.
+# Values of a process from its start on. Compared with that in the test below.
 FACTS = {
     "ballast_build_info", "ballast_cluster_info", "ballast_workers", "ballast_memory_budget_bytes",
     "ballast_tier_capacity_bytes", "ballast_disk_size_bytes", "ballast_jobs_limit",
@@ -139,13 +139,13 @@ class Scrapes:
 
 
 def moved_by(name: str, series: str, scrapes: Scrapes) -> bool:
-    if name.startswith("grpc_server_"):  # One method that is called stands for all of them.
+    if name.startswith("grpc_server_"):  # One called method stands for all of them.
         return any(scrapes.moved(s) for s in scrapes.values if s.startswith(name))
     return scrapes.moved(series)
 
 
 def refused(cluster: Cluster) -> None:
-    """An attach to a job that is not there."""
+    """An attach to an absent job."""
     weights = torch.nn.Parameter(torch.ones(4))
     opt = bt.AdamW([weights], lr=0.1, endpoints=cluster.endpoints, job=fresh_job("none"),
                    world_size=1, rank=0, resume="must", durability="process")
@@ -154,7 +154,7 @@ def refused(cluster: Cluster) -> None:
 
 
 def live(cluster: Cluster, scrapes: Scrapes) -> None:
-    """What a cluster goes through: two jobs, one on NVMe, a skipped round, a snapshot, a kill."""
+    """The life of a cluster: two jobs, one on NVMe, a skipped round, a snapshot, a kill."""
     scrapes.take()
     run = Run(cluster, fresh_job(), 2)
     run.step(3)

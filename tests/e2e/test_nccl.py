@@ -1,4 +1,4 @@
-"""collective="nccl" over the fake NCCL: bits, and ranks that are killed in each of its calls."""
+"""collective="nccl" over the fake NCCL: bits, and ranks killed in each of its calls."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def test_two_ranks_have_the_bits_of_a_gloo_group(clusters, fake_nccl, tmp_path):
 def train(
     cluster: Cluster, fake: Path, folder: Path, plan: str = "", told: bool = False
 ) -> list[dict]:
-    """Two ranks, the second of which is started again when it is killed; what both say. told: the
-    first has to miss it before, for the home can name only a rank that is silent for a while."""
+    """Two ranks, the second of which is restarted after a kill; returns both outputs. told: the
+    first has to miss it before, for the home can name only a rank silent for a while."""
     endpoints, job = ",".join(cluster.endpoints), fresh_job("nccl")
 
     def start(rank: int, with_plan: str) -> subprocess.Popen[str]:

@@ -1,4 +1,4 @@
-"""State that is larger than what servers may keep in memory: the same bits, whatever happens."""
+"""State larger than the servers' memory budget: the same bits, whatever happens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BUDGET = {"BALLAST_STORAGE_DRAM_BUDGET": "1MiB"}
 
 
 class Job:
-    """Two trainers, and a report of each round that is checked for having been applied."""
+    """Two trainers, and a check of each round's report that it was applied."""
 
     def __init__(self, cluster, **options) -> None:
         self.run = Lockstep(cluster, 2, [{"params": FIRST, "lr": 1e-2}], **OPTIONS, **options)

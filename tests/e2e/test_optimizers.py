@@ -101,7 +101,7 @@ CASES = {
     "lamb-uncorrected": Case("LAMB", lamb, {"bias_correction": False}),
     "delta": Case("ApplyDelta", sgd),
 }
-# One of each number of state arrays, 1 to 4, for what does not depend on the formula.
+# One of each number of state arrays, 1 to 4, for cases independent of the formula.
 # And LAMB, whose rounds have two passes.
 BY_ARRAYS = ["sgd", "sgd-nesterov", "adagrad-initial", "lion", "adam", "adamw-amsgrad", "lamb"]
 
@@ -249,7 +249,8 @@ def test_snapshots_forks_and_exports_go_on_as_the_run_did(sharing_clusters, name
 
 
 def test_an_import_of_four_arrays_in_large_extents_has_every_bit(sharing_clusters):
-    """An extent of several pages and tensors: its image and what is read for it have own memory."""
+    """An extent of several pages and tensors: its image and the data read for it have own
+    memory."""
     case, cluster = CASES["adamw-amsgrad"], sharing_clusters(1)
     large = {"tile_elements": 1024, "extent_elements": 16384}
 
@@ -329,14 +330,14 @@ def test_torch_then_ballast_then_torch_is_torch(clusters, name, way, world):
     expect_same_nets(last, calm)
     ours, theirs = after.state_dict()["state"], reference.state_dict()["state"]
     for i, state in theirs.items():
-        if state.get("step") == 0:  # Adagrad's, of what is frozen.
+        if state.get("step") == 0:  # Adagrad's, of a frozen parameter.
             continue
         for key, value in state.items():
             if value is not None:
                 assert differing_bits(ours[i][key], value) == 0, (i, key)
 
 
-# ---- what is refused
+# ---- refusals
 
 
 def test_momentum_that_comes_late_is_refused_by_name(clusters):

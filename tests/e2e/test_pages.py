@@ -40,7 +40,7 @@ def pages() -> list[str]:
 
 
 class Place:
-    """What a block finds: names, and files in the current folder."""
+    """A block's surroundings: names, and files in the current folder."""
 
     def __init__(self, folder: Path) -> None:
         torch.manual_seed(0)
@@ -56,7 +56,7 @@ class Place:
         return model(torch.ones(2, 8)).square().mean()
 
     def optimizer(self, **options: object) -> bt.AdamW:
-        """A job with one round behind it, in the block's name `opt`."""
+        """A job after one round, in the block's name `opt`."""
         opt = bt.AdamW(self.model.named_parameters(), lr=1e-3, job=fresh_job("page"), **options)
         self.loss_of(self.model, 0).backward()
         opt.step()
@@ -127,8 +127,8 @@ def monitored(place: Place) -> None:
     assert list(place.folder.rglob("Train_Samples_train_loss.csv"))
 
 
-# By page and number of the block: what it finds, what of its text is made small, what must be true
-# when it has run. "" in place of these: why it does not run.
+# By page and number of the block: its surroundings, the parts of its text made small, the check
+# after its run. "" in place of these: why it does not run.
 Before = Callable[[Place], None]
 CASES: dict[tuple[str, int], tuple[Before, dict[str, str], Before | None] | str] = {
     ("README.md", 0): (with_gradients, {}, stepped),

@@ -31,7 +31,7 @@ def quickstart(*arguments: str, **environment: str) -> subprocess.CompletedProce
 
 
 def reported(run: subprocess.CompletedProcess, folder: Path, dtype: str, steps: int) -> dict:
-    """The JSON of a run without kills: no bit differs, and everything it promises is there."""
+    """The JSON of a run without kills: no bit differs, and every promised field exists."""
     assert run.returncode == 0, run.stderr[-2000:]
     result = json.loads(run.stdout)
     assert set(KEYS) <= set(result)
@@ -52,7 +52,7 @@ def test_the_quickstart_reports_zero_differing_bits_as_one_json_object(tmp_path)
 
 @pytest.mark.parametrize("servers, trainers, dtype", [(2, 2, "fp32"), (1, 1, "bf16")])
 def test_chaos_changes_neither_the_losses_nor_the_bits(tmp_path, servers, trainers, dtype):
-    # The third kill is in step 9: a busy machine needs some steps behind it to see it through.
+    # The third kill is in step 9: a busy machine needs some steps after it to see it through.
     options = ["--steps", "12", "--servers", str(servers), "--trainers", str(trainers), "--dtype",
                dtype, "--json", "--out", str(tmp_path)]  # fmt: skip
     expected = reported(quickstart(*options), tmp_path, dtype, 12)

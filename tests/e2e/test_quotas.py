@@ -1,4 +1,5 @@
-"""A tenant at its quota: the text of the refusal, what a delete gives back, what a restart counts.
+"""A tenant at its quota: the text of the refusal, the space freed by a delete, the count after a
+restart.
 
 Comes from: pytest. Goes to: ballastd with a quota file, ballast.torch, ballastctl.
 """

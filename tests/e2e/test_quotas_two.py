@@ -1,4 +1,4 @@
-"""Two tenants at two servers: each at its own limit, what one server refuses, and sums through
+"""Two tenants at two servers: each at its own limit, the refusals of one server, and sums through
 kills in the middle of operations.
 
 Comes from: pytest. Goes to: quota_books.py.

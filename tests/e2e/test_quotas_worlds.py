@@ -1,4 +1,4 @@
-"""A variable world that grows under a quota: the text of the refusal, and what is counted.
+"""A variable world that grows under a quota: the text of the refusal, and the counts.
 
 Comes from: pytest. Goes to: ballastd with a quota file, ballast.torch, ballastctl.
 """

@@ -1,4 +1,4 @@
-"""Gradients that are equal on all trainers already: one of them pushes, with torch's bits."""
+"""Gradients already equal on all trainers: one of them pushes, with torch's bits."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def started(*arguments: object) -> subprocess.Popen[str]:
 
 
 def in_ddp(cluster: Cluster, world: int, folder: Path, gradients: str) -> tuple[int, list[str]]:
-    """A whole run; the bytes of gradients and weights that all ranks push, and what each said."""
+    """A whole run; the bytes of gradients and weights that all ranks push, and the output of
+    each."""
     job = fresh_job("ddp")
     ranks = [
         started("ddp", ",".join(cluster.endpoints), job, rank, world, folder, gradients)
@@ -224,7 +225,7 @@ def test_a_snapshot_continues_with_another_world_and_one_that_pushes(start_clust
     world.finish()
 
 
-# --- What is refused -----------------------------------------------------------------------------
+# --- Refusals ------------------------------------------------------------------------------------
 
 
 def replicas(world: int) -> list[list[tuple[str, torch.nn.Parameter]]]:

@@ -180,7 +180,7 @@ def test_a_home_that_starts_again_is_asked_again(start_cluster):
         cluster.restart(0)
         second.ready("main", id)
         ready.result(HANG_S)
-        # What is answered at once does not wait until the home is back.
+        # A call with an immediate answer does not wait until the home is back.
         cluster.kill(0, signal.SIGKILL)
         with pytest.raises(ballast.BallastError, match="the job's home is away") as away:
             second.roll_call()

@@ -42,7 +42,7 @@ def example(folder: Path, ballastd: Path, *options: object) -> Iterator[subproce
 
 
 def finish(child: subprocess.Popen) -> tuple[set[str], str]:
-    """What the trainers said at the end, and all of stderr."""
+    """The trainers' output at the end, and all of stderr."""
     out, err = child.communicate(timeout=2 * HANG_S)
     assert child.returncode == 0, err
     return {line[4:] for line in out.splitlines()}, err
@@ -60,7 +60,7 @@ def calm(ballastd, tmp_path_factory) -> str:
 
 
 def told(path: Path) -> dict:
-    """What a file of the launcher says; {} while it is not there."""
+    """The contents of a file of the launcher; {} while it does not exist."""
     try:
         return json.loads(path.read_text())
     except FileNotFoundError:

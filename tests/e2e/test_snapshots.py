@@ -222,7 +222,7 @@ def killed_by(cluster: Cluster, job: str, *command: str) -> bool:
 
 @pytest.mark.parametrize("failpoint", FAILPOINTS)
 def test_a_kill_at_any_point_loses_nothing(start_cluster, tmp_path, failpoint):
-    """Of the home, whose word it is: what it says is there is whole, and what is not is gone."""
+    """Of the home, which decides: a listed snapshot is whole, and an unlisted one is gone."""
     folder = tmp_path / "snapshots"
     cluster = start_cluster(2, BALLAST_STORAGE_SNAPSHOT_DIR=str(folder))
     job = fresh_job()

@@ -1,4 +1,4 @@
-"""Snapshots of jobs that rest: they hold what the trainers left, and the job wakes after."""
+"""Snapshots of jobs that rest: they hold the trainers' last state, and the job wakes after."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_of_a_job_that_rests_it_is_the_state_its_trainers_left(
     run.step(2)
     went_on = run.state()
     run.close()
-    # A job that has never stepped, and one that has, under other owners.
+    # A job without a step, and one with steps, under other owners.
     restored = Run(after, f"{again}-at-rest", 2, resume="must", device=device)
     assert_equal(restored.state(), went_on)
     restored.close()
@@ -75,7 +75,7 @@ def leave(cluster: Cluster, job: str) -> list[torch.Tensor]:
 
 
 def begin_at_rest(pool: ThreadPoolExecutor, cluster: Cluster, job: str, folder: Path) -> Future:
-    """Begins snapshot "one" of a resting job; its first part is there, the other server is late."""
+    """Begins snapshot "one" of a resting job; its first part exists, the other server is late."""
     creating = pool.submit(ask, cluster, "create", job, "one")
     wait_for(lambda: creating.done() or list(folder.glob("*/part-0")), "the first part")
     assert not creating.done()

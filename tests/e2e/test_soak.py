@@ -1,4 +1,5 @@
-"""The short form of scripts/soak.sh: each kind of trouble twice; what its check of trends finds."""
+"""The short form of scripts/soak.sh: each kind of trouble twice; the findings of its check of
+trends."""
 
 from __future__ import annotations
 

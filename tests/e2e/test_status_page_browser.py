@@ -19,13 +19,13 @@ import torch
 
 from e2e.cluster import HANG_S, Cluster, Trainers, fresh_job
 
-# It starts no service, asks no network but the page's, and leaves nothing behind.
+# It starts no service, asks no network but the page's, and leaves no files.
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
          "--disable-background-networking", "--disable-component-update", "--disable-sync")
 REPO = Path(__file__).resolve().parents[2]
 RAN = "it has run"
-# What a page would obey, and what is left for a terminal, since names with control characters are
-# refused: a mark that turns the text.
+# Text that a page would obey, and the one kind left for a terminal, since names with control
+# characters are refused: a mark that turns the text.
 NAME = f"</td><script>document.title='{RAN}'</script><b id=made>"
 ESCAPES = "\u202e2J"
 # Writes the words of headings and short cells that stand on more than one line into the title.
@@ -107,7 +107,7 @@ def browser(tmp_path):
 
 
 def train(cluster: Cluster, job: str, names: list[str]) -> Trainers:
-    """A pair that has committed two rounds and skipped one, because of the first tensor."""
+    """A pair after two committed rounds and one skipped because of the first tensor."""
     replicas = [[(name, torch.nn.Parameter(torch.ones(400))) for name in names] for _ in range(2)]
     trainers = Trainers(cluster, replicas, job=job, nonfinite="skip")
     for value in (1.0, 0.5, math.nan):
@@ -134,7 +134,7 @@ def test_names_of_tensors_run_nothing_in_a_browser(browser, start_cluster, tmp_p
         dom = browser.dom(url)
         assert "table" in dom.tags and job in dom.text and "skipped" in dom.text
         assert not {"script", "b"} & dom.tags and dom.ids == []
-        # As text it is there, and turns nothing.
+        # It appears as text, and turns nothing.
         assert "\\u202e2J" in dom.text and NAME in dom.text
         assert "\u202e" not in dom.text
         assert dom.text.index("All is well") < dom.text.rindex("Ballast server 0")

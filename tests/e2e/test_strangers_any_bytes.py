@@ -33,7 +33,7 @@ def server(ballastd, tmp_path_factory) -> Iterator[OneServer]:
 
 @pytest.fixture
 def bounded(server) -> Iterator[Http2]:
-    """An honest client with a connection of its own, and the bounds of what the others cost."""
+    """An honest client with a connection of its own, and the bounds on the others' cost."""
     honest = Http2(server.connect())
     honest.call(STATUS, b"")
     before = server.resident_bytes
@@ -52,8 +52,8 @@ def status_of(trailers: bytes) -> int:
 
 
 def answer(connection: socket.socket, frames: Iterable[bytes]) -> bytes:
-    """Sends them, says that nothing more comes, and returns what the server sends until it has
-    closed the connection."""
+    """Sends them, says that nothing more comes, and returns the server's bytes until it closes the
+    connection."""
     got = b""
     with connection:
         try:

@@ -44,7 +44,7 @@ def server(request, ballastd, tmp_path_factory) -> Iterator[OneServer]:
             sets += ["--set", f"security.{key}={value}"]
     with OneServer(ballastd, folder, *sets) as one:
         one.tls = request.param == "tls"
-        # What the first call takes once is not the flood's.
+        # The one-time cost of the first call is not the flood's.
         with contextlib.suppress(ConnectionError), stranger(one) as connection:
             Http2(connection).call(STATUS, b"")
         yield one
@@ -52,7 +52,7 @@ def server(request, ballastd, tmp_path_factory) -> Iterator[OneServer]:
 
 
 def stranger(server: OneServer) -> socket.socket:
-    """A connection from an address that has had none cut."""
+    """A connection from an address without a cut one."""
     stranger.number += 1
     connection = server.connect(f"127.0.1.{stranger.number}")
     if not server.tls:
@@ -75,14 +75,15 @@ def endless_headers() -> Iterator[bytes]:
 
 
 def one_endless_name() -> Iterator[bytes]:
-    """A header whose value has 512 MiB, as it says: gRPC copies all that has come at each read."""
+    """A header whose value has 512 MiB, as it says: gRPC copies the whole input so far at each
+    read."""
     yield frame(HEADERS, 0, 1, headers(STATUS) + b"\0\5x-aaa\x7f\x81\xff\xff\xff\x01")
     while True:
         yield frame(CONTINUATION, 0, 1, b"v" * 16384)
 
 
 def resets() -> Iterator[bytes]:
-    """Streams that are opened and reset at once."""
+    """Streams opened and reset at once."""
     for number in range(1, 1 << 30, 200):
         yield b"".join(
             frame(HEADERS, END_HEADERS, stream, headers(STATUS))

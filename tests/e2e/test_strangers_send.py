@@ -1,4 +1,4 @@
-"""Messages of strangers: what they cost is bounded before they are parsed, and given back."""
+"""Messages of strangers: their cost is bounded before they are parsed, and returned."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def field(number: int, content: bytes) -> bytes:
 
 
 def empty_tensors(wire_bytes: int) -> bytes:
-    """An AttachRequest of this protocol, nearly all of it tensors that are empty."""
+    """An AttachRequest of this protocol, nearly all of it empty tensors."""
     protocol = field(1, b"\x08\x01\x10\x01")
     return protocol + field(2, field(5, b"") * (wire_bytes // 2))
 
@@ -126,7 +126,7 @@ def test_a_stranger_deletes_no_job_with_an_order_to_its_home(ballastd, tmp_path)
 
 
 def test_messages_that_never_become_whole_stay_within_the_bound(ballastd, tmp_path):
-    # Strangers who answer no ping keep what they have sent, as if they did.
+    # Messages of strangers without answers to pings are kept, as if they answered.
     flags = ["limits.max_rpc_memory_bytes=64MiB", "timing.keepalive_time=1h"]
     with OneServer(ballastd, tmp_path, *(x for f in flags for x in ("--set", f))) as server:
         before = server.resident_bytes
@@ -143,8 +143,8 @@ def test_messages_that_never_become_whole_stay_within_the_bound(ballastd, tmp_pa
             return sent >= 240 * MIB
 
         wait_for(one_more_has_sent, "strangers who have sent 240 MiB", every_s=0)
-        # Without the bound all of it is kept. Of what the server has dropped for it, malloc may
-        # keep some for a while.
+        # Without the bound all of it is kept. Of the memory that the server freed for it, malloc
+        # may keep some for a while.
         wait_for(lambda: server.resident_bytes - before < 128 * MIB, "memory within the bound")
         for stranger in strangers:
             stranger.close()

@@ -1,4 +1,4 @@
-"""What certificates of other tenants and roles get from a server that trains a tenant's job.
+"""Access of other tenants' and roles' certificates to a server that trains a tenant's job.
 
 Comes from: pytest. Goes to: dev-ca.sh, ballastd, ballast.torch, ballastctl.
 """
@@ -49,7 +49,7 @@ def pair(files: Path, party: str) -> dict[str, str]:
 
 @pytest.fixture
 def run(cluster, files) -> Iterator[Run]:
-    """A job of tenant a that has trained."""
+    """A job of tenant a after training."""
     made = Run(cluster, fresh_job(), 1, **pair(files, "trainer-a"))
     made.step(2)
     yield made

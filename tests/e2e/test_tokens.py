@@ -106,7 +106,7 @@ def test_a_token_that_others_may_read_is_refused_by_name(cluster, files, tmp_pat
 
 
 class Operated:
-    """A server with every file that it reads again, which `folder` has, and what roles may do."""
+    """A server with every file that it reads again, which `folder` has, and the rights of roles."""
 
     def __init__(self, ballastd: Path, files: Path, folder: Path) -> None:
         self.files, self.folder = files, folder
@@ -147,7 +147,7 @@ class Operated:
     ("server-0.pem", "reload"),
 ])
 def test_a_revocation_takes_effect_whatever_else_is_broken(ballastd, files, tmp_path, broken, how):
-    """By itself, by SIGHUP or by reload; what the broken file said before stays in force."""
+    """By itself, by SIGHUP or by reload; the broken file's earlier contents stay in force."""
     operated = Operated(ballastd, files, tmp_path)
     with operated.server as server:
         assert (operated.code("operator"), operated.code("trainer")) == (0, 0)

@@ -1,7 +1,7 @@
 """An upgrade and its way back under trainers that train on, as docs/operations.md says.
 
 BALLAST_TEST_OLD_BALLASTD names the server to come from and to go back to, of the last release for
-example. Without it that is the same build, and the test sees only that servers may be stopped in
+example. Without it both are the same build, and the test sees only that servers may be stopped in
 this order. Comes from: pytest. Goes to: ballastd.
 """
 

@@ -25,7 +25,7 @@ ROUNDS = 30  # of each world
 
 
 class ChangingWorld:
-    """The trainers that are there now, by slot, and the oracles, which step on their gradients."""
+    """The present trainers, by slot, and the oracles, which step on their gradients."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.options = {
@@ -49,7 +49,7 @@ class ChangingWorld:
         assert [a.result(HANG_S) for a in attached] == [self.round > 0] * len(attached)
 
     def seat(self, slot: int, world: int) -> None:
-        """A trainer that has not asked for its seat yet."""
+        """A trainer before its request for a seat."""
         replica = {
             name: torch.nn.Parameter(w.clone() if self.round == 0 else torch.rand_like(w))
             for name, w in self._initial.items()

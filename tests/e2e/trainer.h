@@ -1,5 +1,5 @@
 // A trainer of the end-to-end tests: its own copy of a small model and a real client. Its gradients
-// depend on slot and round alone, so that a plain loop can tell what the job's state must be.
+// depend on slot and round alone, so that a plain loop can compute the job's expected state.
 // Comes from: replace_test.cc, world_test.cc, world_trainer.cc. Goes to: ballast/client.h.
 // Thread safety: as Client.
 #pragma once
@@ -76,9 +76,9 @@ class Trainer {
   }
   // Its gradients of these rounds are not finite.
   void Spoil(std::set<uint64_t> rounds) { spoilt_ = std::move(rounds); }
-  // From now on its gradients are the sums over these slots, as behind a reduce-scatter.
+  // From now on its gradients are the sums over these slots, as after a reduce-scatter.
   void SumOver(std::vector<uint32_t> slots) { sum_over_ = std::move(slots); }
-  // What it leaves with a round.
+  // Its user state of a round.
   std::string StateOf(uint64_t round) const {
     return absl::StrCat("slot ", options_.slot, ", ", round);
   }
@@ -87,7 +87,7 @@ class Trainer {
     const absl::Status begun = Begin();
     return begun.ok() ? Finish() : begun;
   }
-  // Waits for the end of the round that was begun.
+  // Waits for the end of the started round.
   absl::Status Finish() {
     client::RoundReport report;
     absl::StatusOr<bool> done = false;
@@ -111,11 +111,11 @@ class Trainer {
   const Tensors& weights() const { return weights_; }
   // Rounds that it has finished, and how many trainers were said to take part.
   const std::map<uint64_t, uint32_t>& worlds() const { return worlds_; }
-  // What each of them reported.
+  // The policy that each of them reported.
   const std::map<uint64_t, client::Policy>& policies() const { return policies_; }
 
  private:
-  // The first one replaces what is there.
+  // The first one replaces the old values.
   void Sum(const Tensors& more, size_t number) {
     for (size_t t = 0; t < more.size(); ++t) {
       for (size_t i = 0; i < more[t].size(); ++i) {

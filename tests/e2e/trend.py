@@ -1,4 +1,4 @@
-"""Whether something that is sampled again and again rises without end.
+"""Whether a repeatedly sampled value rises without end.
 
 Comes from: soak.py, test_soak.py. Goes to: nothing; pure functions.
 
@@ -17,10 +17,10 @@ from collections.abc import Sequence
 
 @dataclasses.dataclass(frozen=True)
 class Tolerance:
-    """What the median of the last third may lie above that of the second."""
+    """How far the median of the last third may lie above that of the second."""
 
     always: float
-    # Divided by the number of samples: what is left of the rise after a start.
+    # Divided by the number of samples: the rest of the rise after a start.
     start: float
 
     def of(self, samples: int) -> float:
@@ -38,7 +38,7 @@ def rise(samples: Sequence[float]) -> float:
 
 
 def least_leak(samples: int, tolerance: Tolerance) -> float:
-    """The slowest rise from sample to sample that is found, if nothing else rises or falls."""
+    """The slowest detected rise from sample to sample, if nothing else rises or falls."""
     return tolerance.of(samples) / (samples // 3)
 
 

@@ -47,7 +47,7 @@ class Job {
   void Begin() {
     for (RawTrainer& trainer : trainers_) trainer.Begin(round_);
   }
-  // Pushes all of both slots and compares what comes back.
+  // Pushes all of both slots and compares the returned weights.
   void FinishRound() {
     for (uint32_t s = 0; s < 2; ++s) {
       trainers_[s].SendAll(FrameKind::kGradient, round_, Gradient(s));
@@ -67,8 +67,8 @@ class Job {
   uint64_t round_ = 1;
 };
 
-// --- Frames that are refused: the stream and the round continue
-// ------------------------------------
+// --- Refused frames: the stream and the round continue
+// ---------------------------------------------
 
 struct BadFrameRow {
   const char* name;

@@ -1,5 +1,5 @@
-// Worlds that change while a job runs, with servers as processes of their own that are killed in
-// between: the state has the bits of a plain loop over the same contributions.
+// Worlds that change while a job runs, with servers in processes of their own, killed in between:
+// the state has the bits of a plain loop over the same contributions.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -85,7 +85,7 @@ TEST(World, TwoThenOneThenThreeTrainersWithServersKilledBetween) {
   Together({[&] { zero.RunTo(14); }, [&] { again.RunTo(14); }, [&] { two.RunTo(14); },
             [&] { servers.Strike(1); }});
   EXPECT_EQ(zero.worlds().at(14), 3u);
-  EXPECT_EQ(newcomers, (std::set<uint32_t>{1, 2}));  // into seats that were empty
+  EXPECT_EQ(newcomers, (std::set<uint32_t>{1, 2}));  // into empty seats
 
   // 3 -> 2: one dies in the middle of a round. Its lease runs out, and the round is run again.
   ASSERT_TRUE(two.Begin().ok());

@@ -1,4 +1,4 @@
-"""A process that has imported torch and forks trainers: storm_trainer.py, from the test's side.
+"""A process with torch imported, which forks trainers: storm_trainer.py, from the test's side.
 
 Comes from: tests that start many trainers. Goes to: storm_trainer.py. Thread safety: used by one
 thread.

@@ -1,6 +1,6 @@
 """Cases in which rounds are skipped, and what DeepSpeed 0.19.8 has answered to them.
 
-Comes from: record_deepspeed.py, which writes deepspeed_answers.json. Goes to: the tests beside.
+Comes from: record_deepspeed.py, which writes deepspeed_answers.json. Goes to: the tests of GPT-2.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CASES = {
     "fp16": Case(**FP16, epochs=4, schedule=True, bad_passes=BAD),
     "fp16-scale-too-large": Case(**FP16, schedule=True, epochs=3, power=22),
     "accumulation": Case(accumulation=3, passes=7, epochs=3, schedule=True, bad_passes=(4, 13)),
-    # Above the norms of means, below those of sums: it shows by what a window is divided.
+    # Above the norms of means, below those of sums: it shows the divisor of a window.
     "short-window": Case(
         accumulation=3, passes=7, epochs=2, clip=2.0, schedule=True, own_length=False,
         bad_passes=(3,),
@@ -34,11 +34,12 @@ CASES = {
 
 
 def stand(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
-    """Asserts that schedule, rate and scale are the same after each round, and what was skipped."""
+    """Asserts that schedule, rate and scale are the same after each round, and so are the skipped
+    rounds."""
     skipped = 0
     for number, (said, told) in enumerate(zip(ours, theirs, strict=True)):
         assert said["position"] == told["position"], number
-        if "before" in said:  # an engine says with what the next round steps
+        if "before" in said:  # an engine shows the next round's values
             assert (said["before"], said["rate"]) == (told["before"], told["rate"]), number
         else:  # the others say what this round has used
             assert said["rate"] == told["before"], number

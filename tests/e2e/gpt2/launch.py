@@ -1,6 +1,6 @@
 """A plan of scripts on running servers: started, watched while servers are killed, and read.
 
-Comes from: the tests beside. Goes to: worker.py, in a process of its own.
+Comes from: the tests of GPT-2. Goes to: worker.py, in a process of its own.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Part:
 
 
 class Results:
-    """What a plan has left in its folder."""
+    """A plan's results in its folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -44,11 +44,11 @@ class Results:
         return json.loads((self._folder / name / "codes.json").read_text())
 
     def output(self, name: str) -> str:
-        """What its trainers have printed."""
+        """The output of its trainers."""
         return "".join(p.read_text() for p in sorted((self._folder / name).glob("trainer-*.log")))
 
     def logs(self, name: str, world: int = 1) -> list[run.Log]:
-        """What each trainer says; all of them have ended well."""
+        """Each trainer's log; all of them have ended well."""
         assert self.codes(name) == [0] * world, f"{name}:\n{self.output(name)}"
         return [run.Log.read(self._folder / name, rank) for rank in range(world)]
 
@@ -92,6 +92,6 @@ def _watch(worker: subprocess.Popen, cluster: Cluster, wanted: set[Path]) -> Non
         for server in servers:
             cluster.kill(server, signal.SIGKILL)
         for path in asked:
-            path.unlink()  # The script meets servers that are not there.
+            path.unlink()  # The script meets absent servers.
         for server in servers:
             cluster.restart(server)

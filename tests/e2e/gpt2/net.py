@@ -1,8 +1,8 @@
 """A tiny GPT-2 with random weights, its data, and the cases in which scripts train it.
 
 Comes from: the scripts in scripts/, which run in DeepSpeed, Trainer and Accelerate, and the tests
-beside. Knows none of them, and nothing of Ballast: the recording script runs where Ballast is not.
-Element counts are multiples of 8: there torch's fused AdamW is an exact oracle.
+of GPT-2. Knows none of them, and nothing of Ballast: the recording script runs where Ballast is
+not. Element counts are multiples of 8: there torch's fused AdamW is an exact oracle.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What a script trains, and how long; as JSON between processes.
+    """A script's model and length of training; as JSON between processes.
 
     passes: micro-batches of an epoch at each trainer; where accumulation does not divide it, the
     last window is shorter. own_length: the loss of a short window is divided by its own length, as
     Trainer does; otherwise by accumulation, as DeepSpeed and Accelerate do by themselves.
     bad_passes: micro-batches, counted from 0, whose loss is infinite. power: of the first loss
     scale of fp16. profile: of the section `ballast`, which DeepSpeed does not read. saves: a
-    checkpoint behind each so many rounds, in `folder`. strikes: after so many rounds it has the
+    checkpoint after each so many rounds, in `folder`. strikes: after so many rounds it has the
     servers killed. dies: after so many rounds trainer 0 kills itself. resume: it continues.
     """
 
@@ -54,7 +54,7 @@ class Case:
         return self.epochs * math.ceil(self.passes / self.accumulation)
 
     def window(self, place: int) -> int:
-        """Micro-batches of the window that has number `place` of an epoch."""
+        """Micro-batches of the window with number `place` of an epoch."""
         first = place - place % self.accumulation
         return min(self.accumulation, self.passes - first)
 
@@ -104,7 +104,7 @@ def groups(module: torch.nn.Module) -> list[dict[str, Any]]:
 
 
 class Data(torch.utils.data.Dataset):
-    """Micro-batch i of trainer r is samples (i * world + r) * MICRO and what follows."""
+    """Micro-batch i of trainer r is MICRO samples from (i * world + r) * MICRO on."""
 
     def __init__(self, case: Case, world: int) -> None:
         self._count = case.passes * world * MICRO
@@ -115,7 +115,7 @@ class Data(torch.utils.data.Dataset):
     def __getitem__(self, i: int) -> dict[str, torch.Tensor]:
         ids = torch.randint(128, (12,), generator=torch.Generator().manual_seed(i))
         labels = ids.clone()
-        labels[0] = -100  # Trainer counts it among what the loss is divided by, if it is a label.
+        labels[0] = -100  # Trainer counts it in the divisor of the loss, if it is a label.
         return {"input_ids": ids, "labels": labels}
 
 

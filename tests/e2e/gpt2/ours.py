@@ -1,4 +1,5 @@
-"""bt.AdamW for the loop with Accelerate, with what the other scripts have from their ds_config.
+"""bt.AdamW for the loop with Accelerate, with the settings that the other scripts have from their
+ds_config.
 
 Comes from: scripts/accelerate_way.py as ways.py changes it. Goes to: ballast.torch.
 """

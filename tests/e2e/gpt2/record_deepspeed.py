@@ -1,4 +1,4 @@
-"""Records what scripts/deepspeed_way.py says in DeepSpeed 0.19.8, case by case of answers.py.
+"""Records the log of scripts/deepspeed_way.py in DeepSpeed 0.19.8, case by case of answers.py.
 
 DeepSpeed is no dependency of this repository; tests/python/record_policy_vectors.py says how to
 install it into a folder, DIR. To record, or to see what differs from the file:

@@ -1,4 +1,4 @@
-"""What the scripts in scripts/ share: where they begin, what they say, and how they die.
+"""The common part of the scripts in scripts/: their beginning, their log, and their death.
 
 Comes from: the scripts. Goes to: files that the tests read. Knows no framework.
 """
@@ -23,7 +23,7 @@ _INTEGER = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float
 
 
 class Log:
-    """What a script says after each round, and its weights at the end."""
+    """A script's report after each round, and its weights at the end."""
 
     def __init__(self, case: net.Case) -> None:
         self._case = case
@@ -83,7 +83,7 @@ class Log:
 def from_round(
     rounds: int, case: net.Case, batches: Iterable[dict[str, torch.Tensor]]
 ) -> Iterator[tuple[int, dict[str, torch.Tensor]]]:
-    """The micro-batches behind so many rounds, each with its place in its epoch.
+    """The micro-batches after so many rounds, each with its place in its epoch.
 
     batches: of one epoch; read once for each.
     """

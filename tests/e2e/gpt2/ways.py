@@ -1,6 +1,6 @@
 """The three scripts of scripts/, as they are and as they are with Ballast: lines that change.
 
-Comes from: the tests beside. Goes to: the scripts' text.
+Comes from: the tests of GPT-2. Goes to: the scripts' text.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from e2e.gpt2 import net, run
 
 SCRIPTS = Path(__file__).with_name("scripts")
 WAYS = ("deepspeed", "trainer", "accelerate")
-# By way: whole lines, but for their indentation, and what takes their place.
+# By way: whole lines, without their indentation, and their replacement.
 CHANGES = {
     "deepspeed": {"import deepspeed": "import ballast.deepspeed as deepspeed"},
     "trainer": {

@@ -1,8 +1,8 @@
 """Runs scripts of scripts/ one after the other, each trainer in a process forked from this one.
 
 So a test imports torch and transformers once, and a trainer may kill itself. Arguments: a plan, as
-JSON in a file, and a folder. Of each part of the plan the folder gets, under its name, what each
-trainer says (run.Log), its output, and codes.json. When a trainer fails, the others are killed.
+JSON in a file, and a folder. Of each part of the plan the folder gets, under its name, each
+trainer's log (run.Log), its output, and codes.json. When a trainer fails, the others are killed.
 
 Comes from: launch.py. Goes to: the scripts. Threads: none before it forks.
 """
@@ -55,7 +55,7 @@ def trainer(part: dict[str, Any], folder: Path, rank: int, port: int) -> int:
 
 
 def run(part: dict[str, Any], folder: Path) -> list[int]:
-    """All trainers of a part; their exit codes, -9 for those that were killed."""
+    """All trainers of a part; their exit codes, -9 for killed ones."""
     folder.mkdir(parents=True)
     port = free_port()
     pids = []

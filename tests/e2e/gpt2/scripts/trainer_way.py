@@ -1,4 +1,4 @@
-"""GPT-2 in Hugging Face's Trainer. The tests change two arguments, and import what they name."""
+"""GPT-2 in Hugging Face's Trainer. The tests change two arguments, and import the names in them."""
 
 import torch
 import transformers
@@ -6,7 +6,7 @@ from e2e.gpt2 import net, run
 
 
 class Watch(transformers.TrainerCallback):
-    """Says what Trainer has done: after each step, and behind the checkpoint that it writes."""
+    """Says what Trainer has done: after each step, and after the checkpoint that it writes."""
 
     def __init__(self, log):
         self._log = log
