@@ -119,8 +119,8 @@ class Interruptible:
     _pid: int
 
     _interrupted = False
-    _others_away_max_s: float | None = None  # after that a round is broken off; None: never
-    # Whether an interrupt waits for the end of interrupts_last(), and that which does.
+    _others_away_max_s: float | None = None  # after that a round is aborted; None: never
+    # Whether interrupts wait for the end of interrupts_last(), and the waiting one.
     _holds = False
     _held: BaseException | None = None
 

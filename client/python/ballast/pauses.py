@@ -108,7 +108,7 @@ class PauseReporter:
 
     @property
     def someone_is_away(self) -> bool:
-        """Whether a server or a trainer is away, as far as is known."""
+        """Whether a server or a trainer is known to be away."""
         return bool(self._away or self._servers_away)
 
     def say(self, text: str) -> None:
@@ -142,14 +142,14 @@ class PauseReporter:
             return True
         was_renewed = about in self._renewed
         self._renewed.discard(about)
-        # A server that stayed away longer was told of.
+        # A longer absence of a server was reported.
         return was_renewed and not begins and not (pause.of_server and pause.server in self._told)
 
     def _due(self, pause: Pause) -> bool:
         about = pause.server if pause.of_server else None
         last = self._told.get(about)
         if pause.kind == "lost" and _silence_in(pause.error):
-            # Only this trainer can tell of its own silence.
+            # Only this trainer can report its own silence.
             self._told[about] = pause.away_s
             return True
         if pause.over:

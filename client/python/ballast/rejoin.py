@@ -62,9 +62,9 @@ def agree(optimizer: ServiceOptimizer, make: Callable[[], Fork], path: str, tag:
     """The same fork on all trainers, which all call this.
 
     make: called on rank 0. path: the file through which it tells the others, without
-    torch.distributed; a fork that it names is taken again while it has not been stepped. tag: the
-    one that this trainer wants; "" takes rank 0's. Raises on all trainers what make() raises, with
-    torch.distributed; without it the others get AttachTimeout.
+    torch.distributed; a fork named there is reused until its first step. tag: the one that this
+    trainer wants; "" takes rank 0's. Raises make()'s error on all trainers, with torch.distributed;
+    without it the others get AttachTimeout.
     """
     if optimizer._membership.config.world_size == 1:
         return make()

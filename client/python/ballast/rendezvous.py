@@ -97,7 +97,7 @@ class Rendezvous:
         self._act("give_up", tag, why=why)
 
     def roll_call(self) -> RollCall:
-        """How the session's present epoch stands, at once."""
+        """The state of the session's present epoch, at once."""
         found = self._act("roll_call", "")
         ranks = [RankNews(*news, Phase(p), b, r) for *news, p, b, r in found["ranks"]]
         return RollCall(ranks, found["generation"], found["ended"], found["lease_s"])

@@ -212,7 +212,7 @@ class Session(interrupts.Interruptible):
 
         array, low: which state array, in the service's order, and which half of 16-bit tensors.
         bits: address per tensor, 0 for those that lack the plane. weights: address per tensor that
-        receives the weights of after the round.
+        receives the weights after the round.
         tensor_step: the step counts from this round on, with opt_step the job's, and the position
         of its schedule, None: it stays; [] leaves all of them.
         The other arguments and the result are those of step().

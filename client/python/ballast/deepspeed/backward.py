@@ -110,12 +110,13 @@ class _Divided(torch.autograd.Function):
 def outputs(
     value: Any, given: Any, divisor: Callable[[], int], begins: Callable[[], None]
 ) -> Any:
-    """A model's result for `given`, with a tensor of the same memory in place of each with a graph.
+    """A model's result for `given`, with each tensor with a graph replaced by one of the same
+    memory.
 
     A gradient that comes into one in a pass not begun by engine.backward() is divided by divisor();
     begins() is called before. Edits in place are refused by torch where two outputs, or
     one and a tensor of `given` or a parameter, share memory. Containers that torch's pytree knows,
-    and dataclasses, are made anew.
+    and dataclasses, are copied.
     """
 
     def divide(gradient: torch.Tensor) -> torch.Tensor:
@@ -157,7 +158,7 @@ def _of_leaf(part: torch.Tensor) -> bool:
 
 
 def _each(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """The value made anew, with change() of its tensors with a graph."""
+    """A copy of the value, with change() of its tensors with a graph."""
 
     def one(part: Any) -> Any:
         if _has_graph(part):

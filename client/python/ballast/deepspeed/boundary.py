@@ -110,7 +110,7 @@ class Boundary:
     ) -> None:
         """The counters of a checkpoint; a round begins, with all its micro-batches.
 
-        Those that a checkpoint was saved after, inside a round, have left no gradients.
+        Micro-batches of an unfinished round before the save left no gradients.
         """
         self.micro_steps = micro_steps - micro_steps % self.accumulation
         self.global_steps = global_steps

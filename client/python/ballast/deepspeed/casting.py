@@ -1,4 +1,4 @@
-"""A module in the dtype of a ds_config: its parameters, and of its buffers those that it names.
+"""A module in the dtype of a ds_config: its parameters, and the buffers that the ds_config names.
 
 Comes from: ballast.deepspeed.building, ballast.hf. Source: DeepSpeed 0.19.8, which casts parameters
 only, so that RoPE's inv_freq and BatchNorm's statistics stay as they are. Thread safety: used by

@@ -161,7 +161,7 @@ def load(
 
 
 def _position(engine: DeepSpeedEngine) -> int | None:
-    """Where the service's schedule stands; None without one."""
+    """The position of the service's schedule; None without one."""
     schedule = engine.lr_scheduler
     return schedule.last_batch_iteration if isinstance(schedule, ServiceSchedule) else None
 
@@ -256,7 +256,7 @@ def _of_job(optimizer: ServiceOptimizer | None, tag: str) -> dict[str, Any]:
 
 
 def _snapshot(optimizer: ServiceOptimizer, tag: str) -> str:
-    """Takes the snapshot; its name is the tag, or one that no other state has."""
+    """Takes the snapshot; its name is the tag, or a name that no other state has."""
     with contextlib.suppress(NameInUse):
         optimizer.snapshot(tag)
         return tag
@@ -338,7 +338,7 @@ def _check_groups(optimizer: ServiceOptimizer, saved: Any, path: str) -> None:
 def check_module(
     module: torch.nn.Module, untrained: Mapping[str, torch.Tensor], strict: bool, path: str
 ) -> None:
-    """BadArgument for tensors of another shape, and with strict for those that it lacks."""
+    """BadArgument for tensors of another shape, and with strict for missing ones."""
     here = module.state_dict()
     for name, value in untrained.items():
         if name not in here:

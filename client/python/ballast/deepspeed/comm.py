@@ -42,7 +42,7 @@ def get_rank(group: Any = None) -> int:
 
 
 def get_world_size(group: Any = None) -> int:
-    """The number of trainers, likewise."""
+    """The number of trainers, from the same source."""
     if is_initialized():
         return torch.distributed.get_world_size(group)
     return config.seat(os.environ)[0]
@@ -172,9 +172,9 @@ def init_distributed(
 ) -> None:
     """Begins torch.distributed for scripts that use it; Ballast itself does not.
 
-    dist_backend: gloo by default, and in place of one that this machine has not, such as nccl
-    without a GPU, which is said. timeout, init_method, rank, world_size: of torch.distributed; by
-    default the environment's. One trainer is a group of one, which needs no MASTER_ADDR. Does
+    dist_backend: gloo by default, and, with a warning, instead of a backend that this machine
+    lacks, such as nccl without a GPU. timeout, init_method, rank, world_size: of torch.distributed;
+    by default the environment's. One trainer is a group of one, which needs no MASTER_ADDR. Does
     nothing where the script has begun. Other arguments mean nothing.
     Raises BadArgument for dist_init_required=False where the script has not begun it.
     """

@@ -144,7 +144,7 @@ class DeepSpeedEngine(Getters, torch.nn.Module):
         return self.optimizer._membership.place
 
     def commit_place(self) -> None:
-        """The rounds of the optimizer's present job commit where training_data stands."""
+        """The rounds of the optimizer's present job commit the position in training_data."""
         if isinstance(self.training_dataloader, Loader) and self.optimizer is not None:
             self.optimizer._membership.place_now = self.training_dataloader.commit
 
@@ -331,7 +331,7 @@ class DeepSpeedEngine(Getters, torch.nn.Module):
         module is in the directory, but for frozen parameters if excluded. Needs a durable job, or
         no optimizer; then there is the directory only.
         Returns True. Raises BadArgument, which names the value that cannot be held, and as
-        optimizer.snapshot(); then the last checkpoint is as it was.
+        optimizer.snapshot(); then the last checkpoint stays unchanged.
         """
         self.monitor.flush()
         checkpoint.save(
@@ -359,7 +359,7 @@ class DeepSpeedEngine(Getters, torch.nn.Module):
         default; without such a file nothing is loaded, and the result is (None, None).
         load_optimizer_states=False, and an engine without an optimizer: the module, counters and
         schedule alone. The present job gets the weights in a round of its own, and keeps its
-        moments, step counts and hyper-parameters. load_module_only: nor counters and schedule.
+        moments, step counts and hyper-parameters. load_module_only: the module alone.
         custom_load_fn(src, dst): puts the dict of tensors into the module in these two cases.
         load_module_strict: whether names that only one side has are refused.
         With checkpoint.load_universal the directory is a universal checkpoint, the file is
@@ -391,7 +391,7 @@ def _check_loss(loss: Any, call: str) -> None:
 
 
 def _clear(module: torch.nn.Module) -> None:
-    # module.zero_grad() takes six times as long: it makes names and keeps what it saw.
+    # module.zero_grad() takes six times as long: it makes names and a set of all seen.
     for parameter in module._parameters.values():
         if parameter is not None:
             parameter.grad = None

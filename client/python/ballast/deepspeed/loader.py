@@ -1,4 +1,4 @@
-"""The loader of training_data: this trainer's micro-batches, and where an epoch stands.
+"""The loader of training_data: this trainer's micro-batches, and the position in an epoch.
 
 Comes from: ballast.deepspeed.initialize. Goes to: the script. Each round commits the place, from
 which a restarted process continues; ballast.deepspeed.checkpoint keeps it, too.
@@ -20,7 +20,7 @@ _ORDER_BITS = 2**63 - 1
 
 
 class RepeatingLoader:
-    """deepspeed.utils.RepeatingLoader: batches of a loader, which begins anew at its end."""
+    """deepspeed.utils.RepeatingLoader: batches of a loader, which restarts at its end."""
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
@@ -125,8 +125,9 @@ class Loader(DataLoader[Any]):
     def resume(self, position: int, epoch: int = 0) -> None:
         """The next pass begins after `position` samples of all trainers, and is of number `epoch`.
 
-        A pass of which no round has had a sample does not count: the next one begins there, too.
-        Where `position` is all of them, the pass after it begins. In place of what follow() finds.
+        A pass without a sample in any round does not count: the next one begins there, too. If
+        `position` is the end of the pass, the following one begins. Overrides the finding of
+        follow().
         """
         self._found = self._order = None
         self._used = False

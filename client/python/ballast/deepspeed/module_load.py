@@ -53,7 +53,7 @@ def load(
 
 
 def _position(engine: DeepSpeedEngine, values: Mapping[str, Any], path: str) -> int | None:
-    """Where the service's schedule is to stand; None: it stays, or there is none."""
+    """The new position of the service's schedule; None: it stays, or there is none."""
     if not isinstance(engine.lr_scheduler, ServiceSchedule):
         return None
     index = saved_position(values["lr_scheduler"] or {}, path)

@@ -64,7 +64,7 @@ class Progress:
         return _Timer(self._clock, self._micro, part)
 
     def micro_batch_ended(self, ends_round: bool = False) -> None:
-        """Prints the timers of a micro-batch, which begin anew.
+        """Prints the timers of a micro-batch, and restarts them.
 
         ends_round: round_ended() prints them, in the same write.
         """

@@ -17,7 +17,7 @@ from ballast.torch.service_optimizer import ServiceOptimizer
 
 
 def saved_position(saved: Mapping[str, Any], path: str) -> int | None:
-    """Where a schedule stands whose state_dict() a checkpoint has; None if that does not say.
+    """The position of a schedule from its state_dict() in a checkpoint; None if absent there.
 
     As the service counts: -1 before the first round. DeepSpeed's schedules count from -1, as the
     service's does, and torch's from 0. path: for the text of BadArgument.

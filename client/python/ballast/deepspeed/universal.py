@@ -50,7 +50,8 @@ def load(
 
 
 def _position(engine: DeepSpeedEngine, model: UniversalModel) -> int | None:
-    """Where the checkpoint's schedule stands, for the service's; None: it has nothing to move."""
+    """The position of the checkpoint's schedule, for the service's; None: there is nothing to
+    move."""
     if not isinstance(engine.lr_scheduler, ServiceSchedule):
         return None
     index = saved_position(model.lr_scheduler or {}, model.folder)

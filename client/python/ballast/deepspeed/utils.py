@@ -1,4 +1,5 @@
-"""deepspeed.utils, as far as training scripts use it: fp32 values of a parameter, lines of a log.
+"""The part of deepspeed.utils that training scripts use: fp32 values of a parameter, lines of a
+log.
 
 Comes from: user code. Goes to: the optimizers of engines. Thread safety: as ballast.torch.
 """

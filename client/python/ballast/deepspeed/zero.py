@@ -80,11 +80,11 @@ def is_zero_param(parameter: Any) -> bool:
 
 
 def register_external_parameter(module: torch.nn.Module, parameter: torch.nn.Parameter) -> None:
-    """Nothing is to be done for a parameter that another module uses."""
+    """Has no effect: a parameter that another module uses needs nothing."""
 
 
 def unregister_external_parameter(module: torch.nn.Module, parameter: torch.nn.Parameter) -> None:
-    """Likewise."""
+    """Has no effect, like register_external_parameter()."""
 
 
 @at_border

@@ -27,7 +27,7 @@ _DAMAGE = (zipfile.BadZipFile, struct.error, ValueError, NotImplementedError, OS
 
 
 class Archive:
-    """A file's list of members. The file is opened for each reading, so many may be in use.
+    """A file's list of members. The file is opened for each read, so many archives may be in use.
 
     Raises CheckpointError for an absent file or one that torch.save did not write.
     """

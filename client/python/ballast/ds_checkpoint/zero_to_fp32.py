@@ -57,8 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def convert(zero: Zero, out: str | os.PathLike[str], *, frozen: bool = True) -> int:
     """Writes weights and buffers of a checkpoint; returns the number of tensors.
 
-    Floats become fp32; integers and bools stay as they are. Other names of tied weights stand in
-    the metadata, each with the name of its tensor. frozen: whether to include untrained parameters.
+    Floats become fp32; integers and bools stay as they are. Other names of tied weights are in the
+    metadata, each with the name of its tensor. frozen: whether to include untrained parameters.
     Raises CheckpointError; the file is whole or absent.
     """
     path = os.fspath(out)

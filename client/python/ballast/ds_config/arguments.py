@@ -1,4 +1,4 @@
-"""The arguments that Hugging Face's Trainer has next to a ds_config, as far as they fill "auto".
+"""The arguments of Hugging Face's Trainer that fill "auto" in a ds_config.
 
 Comes from: callers of `check` and ballast.hf. Goes to: ballast.ds_config.filling. Thread safety:
 immutable values, pure functions.

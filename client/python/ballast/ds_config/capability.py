@@ -1,4 +1,4 @@
-"""What Ballast can do today, as far as keys of a ds_config depend on it.
+"""Ballast's present capabilities on which keys of a ds_config depend.
 
 Comes from: the state of this repository. Goes to: ballast.ds_config.row. A table row is refused
 with `instead` while a capability it needs is not ready. When a feature lands, set its

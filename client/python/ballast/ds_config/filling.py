@@ -93,9 +93,10 @@ class Filled:
 
 
 def fill(values: Mapping[str, Any], rows: Iterable[Row], arguments: Arguments) -> Filled:
-    """A copy of `values` with "auto" replaced, as far as the arguments say.
+    """A copy of `values` with "auto" replaced where the arguments give a value.
 
-    Only names in their own place count: the Trainer fills no second names. `values` stays as it is.
+    Only names in their own place count: the Trainer fills no second names. `values` stays
+    unchanged.
     """
     result = _copied(values)
     sources: dict[str, str] = {}

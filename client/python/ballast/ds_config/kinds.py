@@ -206,7 +206,7 @@ class Either:
 
 @dataclasses.dataclass(frozen=True)
 class Object:
-    """An object whose names are the user's; nothing in it is looked at."""
+    """An object whose names are the user's; its contents are not examined."""
 
     @property
     def name(self) -> str:

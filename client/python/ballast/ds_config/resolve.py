@@ -79,7 +79,7 @@ class Resolver:
             self._visit((*path, name), (*target, name), value)
 
     def _visit(self, path: Path, target: Path, value: Any) -> None:
-        """path: where it stands. target: the key that it counts for."""
+        """path: its place. target: the key for which it counts."""
         key = dotted(target)
         if path[-1].startswith("_") or path[-1] in NOTES:
             self.note(path, "a note; nothing reads it", "note")
@@ -113,7 +113,7 @@ class Resolver:
             )
 
     def _second_section(self, path: Path, first: str, value: Any) -> None:
-        """bfloat16 and its like: read under the first name, unless that stands there, too."""
+        """bfloat16 and its like: read under the first name, unless both are given."""
         names = tuple(first.split("."))
         parent: Any = self._document.values
         for name in names[:-1]:

@@ -34,7 +34,7 @@ def select(values: Mapping[str, Any]) -> Selection:
     """The rows for a configuration, by the types that it names.
 
     DeepSpeed takes the names of its optimizers in any case, and those of schedulers in theirs only.
-    With an unknown type, or none, params stay one key whose inside is not looked at.
+    With an unknown type, or none, params stay one key with unexamined contents.
     """
     rows = {row.path: row for row in ROWS}
     types: dict[str, Outcome] = {}

@@ -23,7 +23,7 @@ Config = Mapping[str, Any] | str | os.PathLike[str]
 
 @dataclasses.dataclass(frozen=True)
 class Document:
-    """A configuration and where its names stand. `values` is not changed by this package."""
+    """A configuration and the places of its names. `values` is not changed by this package."""
 
     values: Mapping[str, Any]
     source: str
@@ -38,8 +38,8 @@ class Document:
 def load(config: Config) -> Document:
     """Reads a path, a dict, or urlsafe base64 of the text.
 
-    A string is a path if a file of that name exists, as in DeepSpeed. A dict is taken as it is and
-    must hold what JSON can hold. Raises DsConfigError.
+    A string is a path if a file of that name exists, as in DeepSpeed. A dict is not copied and must
+    hold only values that JSON can hold. Raises DsConfigError.
     """
     if isinstance(config, Mapping):
         _check_names(config, 0)

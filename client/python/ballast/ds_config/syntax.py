@@ -2,7 +2,7 @@
 
 Comes from: ballast.ds_config.source. Goes to: ballast.ds_config.check. Beyond JSON: comments
 (`#`, `//`, `/* */`) and a comma before `}` or `]`. Names without quotes, values without quotes and
-missing commas are errors with line and column. A name that stands twice in one object is an error.
+missing commas are errors with line and column. A repeated name in one object is an error.
 Thread safety: pure functions.
 """
 
@@ -155,7 +155,7 @@ class _Reader:
 def parse(text: str, source: str) -> tuple[dict[str, Any], Places]:
     """The object that `text` holds, and the line and column of each name in it.
 
-    `source` stands in messages. Elements of lists have no places, but names inside them do, under
+    `source` appears in messages. Elements of lists have no places, but names inside them do, under
     the element's index. Raises DsConfigError.
     """
     reader = _Reader(text, source)

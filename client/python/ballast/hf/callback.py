@@ -1,4 +1,4 @@
-"""ballast.hf.Callback: what Trainer does not do by itself for an optimizer in the service.
+"""ballast.hf.Callback: the work that Trainer does not do by itself for an optimizer in the service.
 
 Comes from: user code. Goes to: transformers' TrainerCallback, ballast.hf.resuming.
 Thread safety: used by Trainer's thread.
@@ -65,7 +65,7 @@ class Callback(TrainerCallback):
     """
 
     def __init__(self, keep: int | None = None) -> None:
-        """keep: so many snapshots of the job stay. 0: all. None: save_total_limit and one more,
+        """keep: how many snapshots of the job stay. 0: all. None: save_total_limit and one more,
         or all without a limit, or when the best model is to be loaded at the end."""
         self.skipped_steps = 0
         self._keep = keep

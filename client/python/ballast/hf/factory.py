@@ -61,7 +61,7 @@ def optimizer(
     max_grad_norm is that of the ds_config, else of args; the service clips the mean gradient by it.
     bf16.enabled of the ds_config casts the model; bf16=True in args alone leaves it fp32 and
     computes with autocast. fp16.enabled casts it, too, and the service scales the loss. A scheduler
-    section is moved by the service, in place of lr_scheduler_type. Trainer calls the factory, which
+    section is run by the service, in place of lr_scheduler_type. Trainer calls the factory, which
     raises BadArgument or Unsupported for settings that do not fit.
     """
     refuse_deepspeed(args)

@@ -93,7 +93,7 @@ class _Guard:
         """Gradients that arrive inside have the scale."""
         self._watch(optimizer)  # again, for added groups
         if self._others and all(p.grad is None for p in _parameters(optimizer)):
-            self._others = False  # They were looked at, and dropped.
+            self._others = False  # They were examined, and dropped.
         self._in_pass = True
         try:
             yield

@@ -1,7 +1,7 @@
 """A scheduler section of the ds_config under Trainer: the service's rates in place of Trainer's.
 
 Comes from: ballast.hf.callback and ballast.hf.resuming. Goes to: the scheduler that Trainer has
-made, which becomes one that only reads. Thread safety: used by Trainer's thread.
+made, which then only reads. Thread safety: used by Trainer's thread.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ServiceLR(LRScheduler):
     def state_dict(self) -> dict[str, Any]:
         """For the checkpoint's folder; the position itself is in the job and its snapshots.
 
-        A resume loads it into the LambdaLR that Trainer makes anew, which asks for lr_lambdas.
+        A resume loads it into Trainer's new LambdaLR, which asks for lr_lambdas.
         """
         policy = self._service().policy
         index = -1 if policy is None else int(policy["schedule_index"])

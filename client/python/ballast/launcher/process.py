@@ -24,7 +24,7 @@ _prctl = ctypes.CDLL(None).prctl
 
 def _end_with(parent: int) -> Callable[[], None]:
     # Runs in the child before exec: if ballast-run is killed, the kernel ends its children. The
-    # second look is for a parent that died before the kernel was told.
+    # second look is for a parent that died before this call.
     def prepare() -> None:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:

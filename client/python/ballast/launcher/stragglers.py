@@ -68,7 +68,7 @@ def _owed(
     servers: Iterable[dict[str, Any]], over: Callable[[int], bool]
 ) -> dict[tuple[str, int, int], int]:
     # Extents that a slot owes in all, by job, round and slot; 0: it has not begun the round, or, in
-    # round 0, which is that of attaching, not come.
+    # round 0, the attach, has not come.
     owed: dict[tuple[str, int, int], int] = {}
     for server in servers:
         for job in server["jobs"]:

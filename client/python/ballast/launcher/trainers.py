@@ -46,10 +46,10 @@ def environment(
 ) -> dict[str, str]:
     """A trainer's environment: torchrun's variables and BALLAST_*.
 
-    OMP_NUM_THREADS stays as it is when set, else the cores are shared out among the trainers; on
-    another host its own are, there. CUDA_VISIBLE_DEVICES: the slots that --include or --exclude
-    have left, if they name some. restarts: a trainer that fails is started again, so its job
-    must be one that can be resumed. seat: where it runs; None: all run here.
+    OMP_NUM_THREADS stays when set, else the host's cores are shared out among its trainers.
+    CUDA_VISIBLE_DEVICES: the slots that --include or --exclude have left, if they name some.
+    restarts: a failed trainer is restarted, so its job must be resumable.
+    seat: where it runs; None: all run here.
     """
     seat = seat or Seat(rank, None, rank, world)
     cores = len(os.sched_getaffinity(0))

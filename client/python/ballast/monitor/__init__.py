@@ -42,7 +42,7 @@ _SINKS: Mapping[str, Callable[..., _Sink]] = {
 class Monitor:
     """The writers switched on by a ds_config's monitor sections. Rank 0 writes; others do nothing.
 
-    config: a path, a dict or urlsafe base64; its other sections are not looked at. rank: this
+    config: a path, a dict or urlsafe base64; its other sections are ignored. rank: this
     trainer's. enabled: whether any section is on, on every rank.
     Raises DsConfigError for a configuration that cannot be read, BadArgument for a wrong key or
     value of these sections or a folder that cannot be made, and, on rank 0, Unsupported for a

@@ -97,7 +97,7 @@ class Accumulation:
     def lend(self, entry: Entry) -> tuple[int, torch.Tensor | None]:
         """As buffers.gradient(): of the micro-batches in the sum plus the present .grad.
 
-        The sum stays as it is, so that a step() that fails before its round can be repeated.
+        The sum stays unchanged, so that a step() that fails before its round can be repeated.
         """
         if entry.param not in self._added:
             return buffers.gradient(entry)

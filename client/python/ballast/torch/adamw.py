@@ -53,7 +53,7 @@ class AdamW(ServiceOptimizer):
         "dynamic" or a bt.DynamicLossScale: the service moves it, and the script calls
         opt.scale(loss).backward() (docs/schedules.md).
     lr_schedule: one of ballast.schedules, which the service evaluates from each group's lr and
-        betas; param_groups show what the last round used. Not together with a scheduler of torch.
+        betas; param_groups show the last round's values. Not together with a scheduler of torch.
     profile: "exact", or "deepspeed" with DeepSpeed's quirks in both (docs/schedules.md).
     nonfinite: the reaction to NaN or Inf anywhere in a gradient or in the sum over the trainers.
         Nothing of that round is applied on any server. "skip": training continues

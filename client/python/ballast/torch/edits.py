@@ -1,9 +1,9 @@
-"""Notices parameters that a script changed between two rounds, and says what becomes of them.
+"""Notices parameters that a script changed between two rounds, and warns of the consequence.
 
-torch counts operations in place, and new memory shows by its address: both are looked at in every
+torch counts operations in place, and new memory shows by its address: both are examined in every
 round, and only then are bits compared with the service's. Writes through `p.data`, numpy or C++
 leave no such trace. A checksum finds them: in the first rounds, in every hundredth, and in all
-once it has found one. It is formed where the parameter lies; 8 bytes of each come to the CPU.
+once it has found one. It is formed where the parameter lies; 8 bytes of each go to the CPU.
 Comes from: ballast.torch.membership, .rounds. Goes to: ballast.session.
 Thread safety: used by one thread at a time.
 """
@@ -43,7 +43,7 @@ class EditWatch:
 
     def __init__(self) -> None:
         self._count = 0  # times between two rounds
-        self._missed = False  # whether one of them was not looked at
+        self._missed = False  # whether one of them was not examined
         self._always = False
         self._warned = False
         self._looking = True

@@ -134,8 +134,8 @@ def state_of_files(path: str, into: Receiver) -> State:
     """The files' state of the parameters, checked; parameters are found by their names.
 
     Every entry of the receiver must be in the files; tensors of other names are ignored. A frozen
-    parameter in the files gets its value, too. Without optimizer state arrays begin anew,
-    and no steps were taken. Raises BadArgument naming file and tensor, also for state of another
+    parameter in the files gets its value, too. Without optimizer state, arrays begin as in a new
+    job, with no steps taken. Raises BadArgument naming file and tensor, also for state of another
     kind and for arrays that the job lacks.
     """
     kind, arrays = into.kind, into.arrays

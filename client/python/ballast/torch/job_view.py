@@ -109,13 +109,13 @@ class JobView(UntracedOptimizer):
 
     @property
     def loss_scaler(self) -> ScaleView:
-        """The scale as DeepSpeed's optimizers tell it, local, always as it is at the moment."""
+        """The scale as DeepSpeed's optimizers show it, local and current."""
         return ScaleView(self._membership.config.loss_scale, lambda: self.policy or {})
 
     loss_scale_config = loss_scaler  # DeepSpeed's name at stage 0
 
     def get_last_lr(self) -> list[float]:
-        """The learning rate of each group; with lr_schedule the one that the last round used."""
+        """The learning rate of each group; with lr_schedule the last round's."""
         return [float(group["lr"]) for group in self.param_groups]
 
     @property

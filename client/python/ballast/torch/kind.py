@@ -115,7 +115,7 @@ class Kind:
             )
 
     def read(self, group: Mapping[str, Any], index: int) -> tuple[float, ...]:
-        """The hyper-parameters of param_groups[index] as they are now, in the wire's order.
+        """The present hyper-parameters of param_groups[index], in the wire's order.
 
         The servers check ranges (BAD_HYPERPARAM), equally for all slots. Raises BadHyperparam for
         anything but a number, and Unsupported as refuse_options().
@@ -201,7 +201,7 @@ class Kind:
         where: str,
         otherwise: str = ONLY_WEIGHTS,
     ) -> None:
-        """BadArgument, naming `where`, for state `names` that are none of the job's `arrays`.
+        """BadArgument, naming `where`, for state `names` outside the job's `arrays`.
 
         otherwise: the advice where no option of this kind brings the array.
         """
@@ -218,7 +218,7 @@ class Kind:
     ) -> dict[str, Any]:
         """A parameter's state as state_dict() of the kind in torch.optim has it, and MASTER.
 
-        group: that of the parameter, as it is now.
+        group: the parameter's, with its present values.
         """
         return {"step": torch.tensor(float(step), dtype=torch.float32, device="cpu"), **arrays}
 

@@ -50,10 +50,10 @@ class LAMB(ServiceOptimizer):
     """LAMB (You et al., "Large Batch Optimization for Deep Learning"), stepped by the service.
 
     A step is AdamW's, times a ratio per parameter: the norm of the weights over the norm of the
-    update, between min_coeff and max_coeff; 1 where one of the norms is 0. The norms are those of
-    the whole parameter, on however many servers it lies. bias_correction: as in Adam; the same for
-    all groups. The numbers may change from round to round, and may differ between groups.
-    The other arguments, and all else, are as ballast.torch.AdamW has them. export_state() gives per
+    update, between min_coeff and max_coeff; 1 where one of the norms is 0. The norms cover the
+    whole parameter, across all servers that hold parts of it. bias_correction: as in Adam; the same
+    for all groups. The numbers may change from round to round, and may differ between groups. The
+    other arguments, and everything else, are as in ballast.torch.AdamW. export_state() gives per
     parameter step, master, exp_avg and exp_avg_sq, 12 bytes. torch has no LAMB.
     """
 

@@ -96,7 +96,7 @@ class Membership:
         return counts
 
     def attached(self, what: str) -> Session:
-        """The session, which begins anew where an interrupt has ended it.
+        """The session, which is opened again after an interrupt ended it.
 
         Raises Closed after its end, BadArgument, naming the call `what`, before attach, and an
         attach's errors.

@@ -22,9 +22,9 @@ INDEX_MAX = 2**53  # kStepCountMax of the service
 
 
 class ScheduledRates:
-    """The own values of each group, and those that its last round used. Without schedule: nothing.
+    """The own values of each group, and the last round's. Without schedule: nothing.
 
-    A group's own values are those that it has at the first take() that sees it.
+    A group's own values are its values at the first take() that sees it.
     """
 
     def __init__(self, schedule: Schedule | None, kind: Kind) -> None:
@@ -97,7 +97,7 @@ class ScheduledRates:
     def show_next(self, groups: Sequence[dict[str, Any]], index: int, profile: str) -> None:
         """Puts the next round's values into param_groups, in place of the last one's.
 
-        index: where the schedule stands. profile: of the job. Raises as take().
+        index: the schedule's position. profile: of the job. Raises as take().
         """
         self.take(groups)
         assert self._schedule is not None

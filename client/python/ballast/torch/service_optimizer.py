@@ -241,7 +241,7 @@ class ServiceOptimizer(JobCalls):
         pass: in an existing job the parameters then hold its weights, `round` says how many rounds
         it has finished and `user_state` is this rank's value from the last of them. Waits
         for the other trainers. After an interrupt (Ctrl-C) in step() it takes the seat in the job
-        again, likewise; micro-batches of the aborted round are dropped. Errors:
+        again, in the same way; micro-batches of the aborted round are dropped. Errors:
         subclasses of ballast.BallastError.
         """
         with torch.no_grad():
@@ -280,15 +280,15 @@ class ServiceOptimizer(JobCalls):
     ) -> None:
         """Makes `source` the service's state: all of its arrays and step counts, bit for bit.
 
-        source: what export_state() gives, or state_dict() of this kind in torch.optim, or a path on
-        this machine: what `ballastctl export` has written, in either format, another universal
+        source: the result of export_state(), or state_dict() of this kind in torch.optim, or a path
+        on this machine: an export of `ballastctl export`, in either format, another universal
         checkpoint of DeepSpeed, or safetensors weights (one file, or a directory, with or without
-        an index), with which all else begins anew. In files parameters are found by name, frozen
-        ones, too. Dicts have, per parameter, a step, the kind's arrays and optionally master,
-        without which its present value counts, and are found by name where the source has names
-        ("names", torch's "param_names", or names as keys), else by position, as in torch. Those
-        without state there start anew, with arrays as a new job has them (0, Adagrad's sum at
-        initial_accumulator_value); frozen ones are left alone.
+        an index), with which everything else begins as in a new job. In files parameters are found
+        by name, frozen ones, too. Dicts have, per parameter, a step, the kind's arrays and
+        optionally master, without which its present value counts, and are found by name where the
+        source has names ("names", torch's "param_names", or names as keys), else by position, as in
+        torch. Parameters without state there start with the arrays of a new job (0, Adagrad's
+        sum at initial_accumulator_value); frozen ones are left alone.
         The hyper-parameters of its groups become those of param_groups; with lr_schedule the
         service decides lr and betas, and a torch scheduler's initial_lr is not taken over.
         schedule_index: lr_schedule's position from then on, DeepSpeed's last_batch_iteration; None:

@@ -33,7 +33,7 @@ _DEEP = 24  # frames between a call of theirs and ours, wrappers of other librar
 class ParameterState:
     """opt.state[p]: has the keys of torch's, and no values. Empty for a parameter not in the job.
 
-    No Mapping: libraries that move the tensors of all mappings to a device leave it as it is.
+    No Mapping: libraries that move the tensors of all mappings to a device leave it unchanged.
     """
 
     def __init__(self, parameter: torch.Tensor, known: Known) -> None:

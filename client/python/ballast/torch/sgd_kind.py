@@ -78,7 +78,7 @@ class SGDKind(Kind):
     ) -> dict[str, Any]:
         """See Kind; a parameter without a step with momentum has no buffer in torch.
 
-        The service does not count those. Without momentum it leaves a buffer as it is, and a group
+        The service does not count those. Without momentum it leaves a buffer unchanged, and a group
         takes momentum up in its first step or not at all: so it is one whose bits are all 0.
         """
         state = super().torch_state(step, arrays, group)

@@ -7,7 +7,7 @@ A bucket is `world` extents of one group and dtype that follow each other in pus
 bucket of them padded: part r is dealt to rank r. Where their tensors lie on the CPU and on a GPU,
 each device has a bucket with its pieces of them. Gradients are summed in their own dtype; nothing
 is divided here, the servers divide by the world and by the loss scale. A rank's own gradients stay
-as they are. See docs/collectives.md.
+unchanged. See docs/collectives.md.
 Comes from: ballast.torch.rounds. Goes to: ballast.torch.collective, ballast.session.
 Thread safety: used by one thread at a time.
 """

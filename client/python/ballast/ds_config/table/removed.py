@@ -63,7 +63,7 @@ def _switched_on(value: Any, look: Look) -> bool:
 
 
 def _whole(name: str, outcome: Outcome, until: str) -> Row:
-    """A section whose inside is not looked at."""
+    """A section with unexamined contents."""
     on = Case("anything but {} or enabled: false", _switched_on, outcome)
     return Row(name, OBJECT, None, no_effect("off"), (on,), until=until)
 
