@@ -72,7 +72,7 @@ class JsonObject {
   // `text` needs no escapes.
   void Add(const std::string& key, const std::string& text);
   void Add(const std::string& key, const char* text) { Add(key, std::string(text)); }
-  // `json` is a value as it stands in the object.
+  // `json` is a value in its form in the object.
   void AddRaw(const std::string& key, const std::string& json);
   bool empty() const { return text_.empty(); }
   std::string Text() const;

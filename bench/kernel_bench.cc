@@ -247,7 +247,7 @@ extern "C" {
 
 // A bench of optimizer `kind` over `tiles` tiles of random data with the kernels of `isa` ("" for
 // the best). `options` and `hyper` have a value for every entry of the kind's row. Null when the
-// instruction set is unknown or memory is short; the reason then stands on stderr.
+// instruction set is unknown or memory is short; the reason is then on stderr.
 KernelBench* kernel_bench_create(int kind, const double* options, const double* hyper, size_t tiles,
                                  const char* isa, int threads) {
   const auto chosen = ballast::simd::ChooseIsa(isa);

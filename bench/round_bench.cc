@@ -233,7 +233,7 @@ absl::StatusOr<Repetition> Bench::Repeat() {
     std::this_thread::sleep_for(std::chrono::duration<double>(options_.think_ms * 1e-3));
   }
   BALLAST_ASSIGN_OR_RETURN(repetition.raw_push, raw_->Push(model_.gradients.data()));
-  // Overwrites all weights, so that those of before cannot pass for the new ones.
+  // Overwrites all weights, so that the old ones cannot pass for the new ones.
   BALLAST_ASSIGN_OR_RETURN(repetition.raw_pull, raw_->Pull(model_.weights.data()));
   BALLAST_RETURN_IF_ERROR(MeasureRound(&repetition));
   BALLAST_RETURN_IF_ERROR(MeasurePull(&repetition));
@@ -277,7 +277,7 @@ absl::Status Bench::MeasureScrapes() {
 }
 
 absl::Status Bench::Verify() {
-  // While the connections stand.
+  // While the connections are open.
   BALLAST_ASSIGN_OR_RETURN(server_tcp_, server_->CongestionControl());
   client_tcp_ =
       OwnCongestionControl(std::stoi(server_->address().substr(server_->address().rfind(':') + 1)));

@@ -74,7 +74,7 @@ class Reference {
  public:
   explicit Reference(const Model& model, const KindJob& job = kAdamWJob);
   void Step();
-  // Overwrites the sampled weights in `model`, so that those of before cannot pass for new ones.
+  // Overwrites the sampled weights in `model`, so that the old ones cannot pass for new ones.
   void Spoil(Model* model) const;
 
   // Elements of the sampled weights in `model` that differ from the reference.

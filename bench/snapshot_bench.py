@@ -141,7 +141,7 @@ def measure_rounds(rig: Rig, count: int, blocks: int) -> dict:
 
 
 def raw_loop(folder: Path, read_bytes: int, write_bytes: int) -> float:
-    """Seconds that the disk needs for so much, read and written side by side."""
+    """Seconds that the disk needs for this much, read and written at the same time."""
     source, target = folder / "raw-read", folder / "raw-write"
     with open(source, "wb") as file:
         for _ in range(read_bytes // BLOCK + 1):

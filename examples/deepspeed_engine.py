@@ -2,7 +2,7 @@
 
     ballast-run --servers 2 --nproc 2 examples/deepspeed_engine.py DIRECTORY [STEPS]
 
-Run it again with the servers of before (BALLAST_ENDPOINTS) and more steps: it continues from
+Run it again with the same servers (BALLAST_ENDPOINTS) and more steps: it continues from
 DIRECTORY/latest, with as many trainers as you like.
 """
 

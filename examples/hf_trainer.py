@@ -2,7 +2,7 @@
 
     ballast-run --servers 2 --nproc 2 examples/hf_trainer.py OUTPUT [STEPS]
 
-Run it again with the servers of before (BALLAST_ENDPOINTS) and more steps: it resumes from the
+Run it again with the same servers (BALLAST_ENDPOINTS) and more steps: it resumes from the
 newest checkpoint in OUTPUT. Needs transformers and accelerate. Downloads nothing: the model is a
 tiny GPT-2 with random weights, and the text is made of numbers that repeat.
 """

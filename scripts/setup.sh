@@ -63,7 +63,7 @@ processors() {
   echo "$count"
 }
 
-# One job per processor, but no more than memory carries: a gRPC source file needs about 1 GiB.
+# One job per processor, within the limits of memory: a gRPC source file needs about 1 GiB.
 default_jobs() {
   local jobs by_memory limit
   jobs=$(processors)

@@ -1,5 +1,5 @@
-// Calls of ballastctl: one unary call of a server's Admin service, waited for, and how its errors
-// are told.
+// Calls of ballastctl: one unary call of a server's Admin service, awaited, and the wording of its
+// errors.
 // Comes from: ballastctl's commands. Goes to: the servers. Thread safety: any thread.
 #pragma once
 

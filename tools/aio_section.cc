@@ -83,7 +83,7 @@ absl::Status Take(const std::string& key, const Value& value, AioSettings* setti
 absl::StatusOr<Struct> ParseJson(const std::string& text) {
   Struct parsed;
   if (google::protobuf::util::JsonStringToMessage(text, &parsed).ok()) return parsed;
-  // As it is printed: "aio": {...}
+  // In its printed form: "aio": {...}
   const auto status =
       google::protobuf::util::JsonStringToMessage(absl::StrCat("{", text, "}"), &parsed);
   if (status.ok()) return parsed;

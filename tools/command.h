@@ -32,7 +32,7 @@ struct Command {
   const char* needs = "";                // one of `flags` that must be there
   bool asks_servers = true;              // --endpoint belongs to it
   bool live = false;                     // on a terminal it is shown as with --watch
-  // Takes the arguments after the name as they stand, and parses them itself; then `run` is null.
+  // Takes the raw arguments after the name, and parses them itself; then `run` is null.
   int (*run_unparsed)(const std::vector<std::string>&) = nullptr;
   const char* own_flags = "";  // with run_unparsed: the flags that it knows, for completion
 };

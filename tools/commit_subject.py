@@ -4,8 +4,8 @@
 Comes from: .githooks/commit-msg, with the file that holds the message. Goes to: stderr; the exit
 code is 1 for a message that breaks a rule. Thread safety: one process, nothing shared.
 
-A room is a folder of the tree, by its name or path: `round: ...`, `tests/tidy: ...`; several stand
-with commas between. Git's own subjects (Merge, Revert, fixup!, squash!, amend!) are free.
+A room is a folder of the tree, by its name or path: `round: ...`, `tests/tidy: ...`; several are
+joined by commas. Git's own subjects (Merge, Revert, fixup!, squash!, amend!) are free.
 """
 
 import pathlib

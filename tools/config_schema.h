@@ -8,7 +8,7 @@
 namespace ballast::tools {
 
 // A JSON Schema (draft 2020-12): every field with its meaning, default and accepted texts; other
-// fields are refused. Bounds with units stand in the description, since a schema compares no sizes.
+// fields are refused. Bounds with units are in the description, since a schema compares no sizes.
 std::string ConfigSchema();
 
 }  // namespace ballast::tools

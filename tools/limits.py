@@ -34,7 +34,7 @@ _ROW_SHAPES = {"class": (1, 3), "function": (2, 1), "file": (1, 1)}
 
 @dataclasses.dataclass
 class Subject:
-    """Something with a limit: where it stands, its sizes, and what to do when it exceeds them."""
+    """Something with a limit: its place, its sizes, and the remedy when it exceeds them."""
 
     path: pathlib.PurePosixPath
     line: int

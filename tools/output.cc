@@ -56,7 +56,7 @@ class YamlWriter {
   }
   void Indent(size_t depth) { out_.append(2 * depth, ' '); }
 
-  // `on_line`: something stands on the line already, and a first entry follows it there.
+  // `on_line`: the line is not empty, and a first entry follows on it.
   void Value(size_t depth, bool on_line) {
     if (Take('{')) return Entries(depth, on_line, '}');
     if (Take('[')) return Entries(depth, on_line, ']');

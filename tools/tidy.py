@@ -5,7 +5,7 @@ Comes from: the working tree. Goes to: `ctest -L tidy` (tests tidy_style and tid
 Thread safety: one process, nothing shared.
 
 The rules are those of docs/style.md that a script can decide; the sizes of classes, functions and
-files stand in tools/limits.py. `--only format` runs clang-format-14 over the C++ files; `--only
+files are in tools/limits.py. `--only format` runs clang-format-14 over the C++ files; `--only
 style` runs everything else; `--fix` lets clang-format rewrite and removes needless rows of
 tools/over_limit.txt.
 """
@@ -33,7 +33,7 @@ FOREIGN = {"LICENSE"}
 INPUT_FOLDERS = ("tests/fuzz/corpus/",)
 CODE_SUFFIXES = {".h", ".cc", ".cpp", ".cu", ".py", ".sh", ".proto", ".cmake"}
 
-# One letter of a word stands in brackets where this list would otherwise find itself.
+# One letter of a word is in brackets where this list would otherwise find itself.
 BANNED_ANYWHERE = (
     (re.compile(r"\b[T]ODO\b(?!\(#\d+\))"), "name an issue, as in TO" "DO(#12), or do it"),
     (re.compile(r"\b([F]IXME|[X]XX|[H]ACK)\b"), "fix it or open an issue"),

@@ -41,7 +41,7 @@ class WorkWatch {
   const bool terminal_;
   // Of the thread.
   std::set<std::string> endpoints_;
-  std::string kind_;  // that was told last
+  std::string kind_;  // reported last
   double began_s_ = 0;
   double told_s_ = 0;
   bool on_line_ = false;

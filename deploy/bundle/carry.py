@@ -107,7 +107,7 @@ class Carrier:
         for soname in needed:
             if soname in self._names:
                 changes += ("--replace-needed", soname, self._names[soname])
-        # The old kind of path: it is looked at before LD_LIBRARY_PATH.
+        # The old kind of path: it is searched before LD_LIBRARY_PATH.
         output(PATCHELF, "--force-rpath", *changes, path)
 
     def _write_licences(self) -> None:

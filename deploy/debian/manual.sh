@@ -5,7 +5,7 @@ set -euo pipefail
 program=$1 section=$2 summary=$3
 name=$(basename "$program")
 
-# Text of stdin as troff prints it as it stands: no backslash, hyphen or dot at a line's begin acts.
+# Text of stdin in a form that troff prints unchanged: no backslash, hyphen or leading dot acts.
 verbatim() {
   sed -e 's/\\/\\e/g' -e 's/-/\\-/g' -e "s/^[.']/\\\\\&&/"
 }

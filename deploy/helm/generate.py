@@ -2,7 +2,7 @@
 
 Comes from: a person who changed something there: .venv/bin/python deploy/helm/generate.py. Goes to:
 Chart.yaml, values.schema.json and templates of ballast/. kubectl kustomize renders each choice,
-which is a component, and its additions, changes and removals stand in the template under its
+which is a component, and its additions, changes and removals are in the template under its
 condition. The tables of parameters.py say where a value of values.yaml replaces a fixed text.
 """
 
@@ -64,7 +64,7 @@ def condition(holders: list[str], context: list[str]) -> str:
 
 
 def ordered(lists: list[list[str]]) -> list[str]:
-    """All names; one that the first list lacks stands before that which follows it in its own."""
+    """All names; one that the first list lacks comes before its successor in its own list."""
     names = list(lists[0])
     for each in lists[1:]:
         for i, name in enumerate(each):
@@ -83,7 +83,7 @@ def name_of(item: Any) -> str:
 
 
 def scalar(value: Any, indent: int) -> str:
-    """As it stands after a key; a text of several lines as a block."""
+    """Its form after a key; a text of several lines is a block."""
     if isinstance(value, str) and "\n" in value:
         mark = "|" if value.endswith("\n") else "|-"
         return "\n".join([mark, *(" " * indent + line if line else "" for line in

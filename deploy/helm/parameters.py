@@ -1,4 +1,4 @@
-"""Where values of values.yaml stand in the chart's templates. Goes to: generate.py.
+"""The places of values.yaml's values in the chart's templates. Goes to: generate.py.
 
 A path is KIND/NAME of an object and the keys below it; an item of a list has its name as key.
 """

@@ -42,7 +42,7 @@ def draw_losses(axes, result: dict) -> None:
               label="held out: torch.optim.AdamW(fused)")  # fmt: skip
     axes.plot(steps, ours, "o-", color="tab:blue", linewidth=1.5, markersize=4,
               label="held out: Ballast")  # fmt: skip
-    # A number above the frame for each kill; the words stand in the legend, which covers nothing.
+    # A number above the frame for each kill; the words are in the legend, which covers nothing.
     for number, kill in enumerate(result["kills"], 1):
         pause = f"pause of {kill['pause_ms'] / 1e3:.1f} s"
         name = f"{number}: kill -9 of {kill['kind']} {kill['number']}, {pause}"

@@ -27,7 +27,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 LOSS_SCALES = {"fp32": 1.0, "bf16": 1.0, "fp16": 1024.0}
 ARRAYS = ("master", "exp_avg", "exp_avg_sq")
 PHASES = ("push_ns", "wait_ns", "pull_ns", "collect_ns", "vote_ns", "step_ns")
-# Trainers are at most so many steps ahead of the referee.
+# Trainers are at most this many steps ahead of the referee.
 AHEAD = 8
 
 

@@ -24,7 +24,7 @@ class Red(Exception):
 
 
 class Cluster:
-    """All processes, and what they owe: supervision, progress, an account of every end."""
+    """All processes, with their supervision, their progress, and an account of every end."""
 
     def __init__(self, options: argparse.Namespace, folder: Path, rng: random.Random) -> None:
         self.options, self.folder, self.rng = options, folder, rng

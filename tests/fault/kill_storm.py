@@ -7,10 +7,11 @@ usage: kill_storm.py --bin BUILD (--kills N | --minutes M | --failpoints) [--ser
                      [--snapshots] [--keep] [--json]
 
 Trainers compare every weight of every round with a reference in their own process, and masters and
-moments at the end of each job (reference.h). Here is decided who is struck, how and when. Progress
-goes to standard error, the result to standard output (one JSON object with --json). The exit status
-is 0 when no round was lost, no bit differed, nobody needed a hand, and all asked for was done; else
-1, and the logs stay in a folder that is named. See docs/kill-storm.md.
+moments at the end of each job (reference.h). This program decides the victims, the strikes and
+their times. Progress goes to standard error, the result to standard output (one JSON object with
+--json). The exit status is 0 when no round was lost, no bit differed, no process needed help, and
+everything requested was done; else 1, and the logs stay in a folder, which is named. See
+docs/kill-storm.md.
 
 Comes from: scripts/kill_storm.sh, ctest. Goes to: ballastd, fault_trainer.
 Thread safety: one thread.
@@ -44,7 +45,7 @@ KINDS = ("drawn", "AdamW", "Adam", "SGD", "Adagrad", "Lion", "LAMB", "apply_delt
 
 
 def flip_a_bit(data: Path, rng: random.Random) -> str:
-    """Every kind of file as often as the others, and mostly bytes that are not zero."""
+    """Every kind of file as often as the others, and mostly nonzero bytes."""
     kinds: dict[str, list[Path]] = {}
     for path in sorted(data.rglob("*")):
         if path.is_file() and path.stat().st_size > 0:
@@ -63,7 +64,7 @@ def flip_a_bit(data: Path, rng: random.Random) -> str:
 
 
 class Storm:
-    """A run: jobs one behind the other, each with its strikes, and what came of them."""
+    """A run: jobs one after the other, each with its strikes, and their results."""
 
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         self.options, self.folder = options, folder
@@ -311,7 +312,7 @@ class Storm:
             (2, self.strike_all_servers), (1, self.strike_all_trainers),
             (2, self.strike_everyone), (3, self.strike_again_and_again), (2, self.strike_stop),
             (1, self.strike_zombie), (6, self.strike_failpoint), (1, self.strike_disk_error),
-            # Damage of what rests would be found at the end only.
+            # Damage to files at rest would be found at the end only.
             (int(self.snapshots is None), self.strike_damage),
             (int(self.small_disk), self.strike_full_disk),
         ]
@@ -362,7 +363,7 @@ class Storm:
     # --- The result
 
     def lines(self, word: str) -> list[int]:
-        """The numbers behind `word` at the beginning of a line of any trainer."""
+        """The numbers after `word` at the beginning of a line of any trainer."""
         found = []
         for trainer in self.cluster.trainers:
             for line in trainer.output().read_text().splitlines():

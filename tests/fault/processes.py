@@ -1,8 +1,8 @@
-"""The processes of a kill storm: servers and trainers that are started again whenever they end.
+"""The processes of a kill storm: servers and trainers, restarted whenever they end.
 
 Comes from: kill_storm.py. Goes to: ballastd and fault_trainer. Thread safety: one thread.
-What starts a process again here is what a supervisor does anywhere: the same command, after a short
-while. Nothing else is ever done to one.
+A restart here is a supervisor's usual one: the same command, after a short while. Nothing else is
+ever done to a process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 # Exit codes: ballastd's for a disk that refused a write, and those of trainer.cc.
 STORAGE_ERROR = 3
 FINISHED, FENCED, TRY_AGAIN, WRONG = 0, 10, 11, 13
-# Short, so that what hangs is noticed within a storm's strikes.
+# Short, so that a hang is noticed within a storm's strikes.
 TIMING = {
     "BALLAST_TIMING_HEARTBEAT_INTERVAL": "100ms",
     "BALLAST_TIMING_REPORT_AFTER": "500ms",

@@ -1,10 +1,10 @@
-"""Snapshots beside the strikes of a kill storm: taken, verified, forked, exported and deleted, of
+"""Snapshots during the strikes of a kill storm: taken, verified, forked, exported and deleted, of
 the job that runs and of one that rests, and exports imported, by one ballastctl at a time, refused
 whenever a server is down.
 
-What was acknowledged must be there at the end, and what was deleted must not. Of every snapshot
-that is left a restored job and a fork must have its bits, and so must every fork and every import
-that was made during the storm, whatever became of its snapshot. No export is left half written.
+An acknowledged result must exist at the end, and a deleted one must not. A restored job and a fork
+of every remaining snapshot must have its bits, and so must every fork and every import made during
+the storm, even without its snapshot now. No export is left half written.
 
 Comes from: kill_storm.py. Goes to: ballastctl, and the parts on disk. Thread safety: one thread.
 """
@@ -49,9 +49,9 @@ class Snapshots:
         self.jobs: list[str] = []  # the last one runs
         self.whole: set[Name] = set()  # acknowledged
         self.unclear: set[Name] = set()  # asked for, or to go, without an answer
-        # Acknowledged forks and imports, and what they began with.
+        # Acknowledged forks and imports, and their initial state.
         self.forks: dict[str, dict[int, str]] = {}
-        self.exports: dict[str, dict[int, str]] = {}  # acknowledged, and what they hold
+        self.exports: dict[str, dict[int, str]] = {}  # acknowledged, and their contents
         self.counts = {
             "taken": 0, "verified": 0, "forked": 0, "exported": 0, "imported": 0, "deleted": 0,
             "refused": 0, "compared": 0,
@@ -62,7 +62,7 @@ class Snapshots:
         self.begun = self.start_at = 0.0
 
     def pump(self) -> None:
-        """Begins a command when none is under way, and takes the answer of one that has ended."""
+        """Begins a command when none is under way, and takes the answer of an ended one."""
         if self.child is None:
             if self.jobs and time.monotonic() >= self.start_at:
                 self.start(self.choose())
@@ -145,7 +145,7 @@ class Snapshots:
     # --- At the end, when nobody is struck any more
 
     def ask(self, *words: str) -> str:
-        """Until it is done: servers that have just started may want to be asked again."""
+        """Until it is done: freshly started servers may ask for another try."""
         deadline = time.monotonic() + HANG_S
         while True:
             try:
@@ -166,7 +166,7 @@ class Snapshots:
         return {(one["job"], one["name"]): self.folder / one["id"] for one in all_of_them}
 
     def states_of(self, name: Name) -> dict[int, str]:
-        """Of a snapshot that is acknowledged: its parts do not change, and the home may be down."""
+        """Of an acknowledged snapshot: its parts do not change, and the home may be down."""
         for manifest in self.folder.glob("*/MANIFEST"):
             try:
                 content = manifest.read_bytes()

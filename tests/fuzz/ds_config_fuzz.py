@@ -31,7 +31,7 @@ _PLACE = re.compile(r"([0-9]+):([0-9]+)\Z")
 
 
 def words() -> list[str]:
-    """What configurations are made of: names, types, and what the syntax gives a meaning."""
+    """The elements of configurations: names, types, and marks of the syntax."""
     variants = (*OPTIMIZERS, *SCHEDULERS)
     paths = [row.path for rows in (ROWS, *(v.rows for v in variants)) for row in rows]
     names = {name for path in (*paths, *(a.old for a in ALIASES), *SECTIONS)
@@ -68,7 +68,7 @@ class Target:
 
 
 def assert_inside(data: bytes, line: int, column: int) -> None:
-    """A place is a character of the text, or its end; of what is no UTF-8, a byte."""
+    """A place is a character of the text, or its end; a byte, in a text other than UTF-8."""
     try:
         lines: list[str] | list[bytes] = data.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError:

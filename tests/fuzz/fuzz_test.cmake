@@ -1,5 +1,5 @@
 # Body of the tests fuzz_*; see CMakeLists.txt for its variables. Builds one target of the preset
-# `fuzz` and lets it run from the corpus. What it finds new stays in WORK_DIR; an input that breaks
+# `fuzz` and lets it run from the corpus. New inputs stay in WORK_DIR; an input that breaks
 # something is named in the output, and belongs into the corpus once it is fixed.
 cmake_minimum_required(VERSION 3.25)
 

@@ -102,7 +102,7 @@ def parts_of(body):
 
 
 def job_files(whole):
-    """Inputs by name: whole files, and what stands in one between head and checksum."""
+    """Inputs by name: whole files, and the bytes of one between head and checksum."""
     body = whole[24:-4]
     spans = parts_of(body)
     part = {name: body[begin:end] for name, (begin, end) in spans.items()}

@@ -1,2 +1,3 @@
-// Compiled so that CMake makes the precompiled header of the tests; see CMakeLists.txt beside it.
+// Compiled so that CMake makes the precompiled header of the tests; see CMakeLists.txt in this
+// folder.
 // Comes from: nothing. Goes to: nothing. Thread safety: none needed.

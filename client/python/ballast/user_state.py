@@ -1,12 +1,12 @@
 """A script's state saved with each round for continuing from there, to bytes and back.
 
 Comes from: ballast.torch.rounds (opt.user_state). Goes to: the servers, which keep it with the
-round and do not look into it. The first byte says what follows: 0, bytes as they are; 1, JSON in
+round and do not look into it. The first byte says what follows: 0, raw bytes; 1, JSON in
 UTF-8; 2, how far load_export() has come (Loading, 16 bytes and one), and then one of the others or
-nothing; 3, where training_data stands (Place, three integers of 8 bytes, little-endian), and then
-0, 1 or nothing. No pickle: a server's answer is data, never code. JSON has text keys
-only; a dict with others, as some schedulers have in their state, becomes {"__pairs__":
-[[key, value], ...]}, and a Counter, which they have too, {"__counter__": [[key, count], ...]}.
+nothing; 3, the position of training_data (Place, three integers of 8 bytes, little-endian), and
+then 0, 1 or nothing. No pickle: a server's answer is data, never code. JSON has text keys only; a
+dict with others, as some schedulers have in their state, becomes {"__pairs__": [[key, value],
+...]}, and a Counter, which they have too, {"__counter__": [[key, count], ...]}.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Loading(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where the training_data of ballast.deepspeed stands.
+    """The position in the training_data of ballast.deepspeed.
 
     epoch: passes over the data before this one. position: samples of all trainers that this pass
     has given out. order: what set_epoch() had said when it began.

@@ -184,7 +184,7 @@ def _named(parameters: Any, model: torch.nn.Module) -> Any:
 
 
 def _checked(optimizer: ServiceOptimizer, settings: Settings) -> ServiceOptimizer:
-    """A Ballast optimizer as it is, if it fits the configuration."""
+    """The Ballast optimizer itself, if it fits the configuration."""
     config = optimizer._membership.config
     for key, has, wanted in (
         ("max_grad_norm", config.max_grad_norm, float(settings["gradient_clipping"])),

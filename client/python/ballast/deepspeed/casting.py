@@ -21,7 +21,7 @@ _KEEP = "data_types.keep_in_fp32_modules"
 
 
 def cast(model: torch.nn.Module, settings: Settings) -> torch.nn.Module:
-    """The model, with parameters in the dtype of fp16.enabled or bf16.enabled; as it is without.
+    """The model, with parameters in the dtype of fp16.enabled or bf16.enabled; unchanged without.
 
     Buffers keep their dtype, except for data_types.buffer_dtype, and for those kept in fp32 by
     data_types.keep_in_fp32_modules: names of which a part matches, with * for any characters, or

@@ -1,4 +1,4 @@
-"""DeepSpeed's package `deepspeed.ops`, as far as it is here: op_builder, and aio for DeepNVMe.
+"""The supported part of DeepSpeed's package `deepspeed.ops`: op_builder, and aio for DeepNVMe.
 
 Comes from: scripts, as `from ballast.ops.op_builder import AsyncIOBuilder`, or as
 `deepspeed.ops.op_builder` or `deepspeed.ops.aio` after `import ballast.deepspeed as deepspeed`.
