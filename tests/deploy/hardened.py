@@ -11,7 +11,7 @@ from pathlib import Path
 from deploy.packages import run
 
 _ENDBR64 = bytes.fromhex("f30f1efa")
-# A file of ours has hundreds; by accident these bytes stand in no file so often.
+# A file of ours has hundreds; by accident these bytes occur in no file so often.
 _LANDING_PLACES = 20
 
 

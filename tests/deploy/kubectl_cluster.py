@@ -1,5 +1,5 @@
-"""A cluster, as far as the walk of docs/operations.md needs one: a stand-in for kubectl that checks
-its arguments against the manifests and runs the pods' commands on this machine.
+"""The cluster for the walk of docs/operations.md: a stand-in for kubectl that checks its arguments
+against the manifests and runs the pods' commands on this machine.
 
 Comes from: the manifests, which the real `kubectl kustomize` renders. Goes to: pods.py. Scheduling,
 volumes, policies and the API server are not here.
@@ -16,8 +16,8 @@ from deploy.tools import REPO, kubectls, run
 
 
 class KubectlCluster:
-    """`start`: of conftest's start_server. `binary`: a server; ballastctl stands next to it, as in
-    the image. texts: addresses of the page -> of this machine; port-forward adds to it."""
+    """`start`: of conftest's start_server. `binary`: a server; ballastctl is next to it, as in the
+    image. texts: addresses of the page -> of this machine; port-forward adds to it."""
 
     def __init__(self, folder: Path, start: Callable, binary: Path, texts: dict[str, str]):
         self._folder, self._start, self._binary, self._texts = folder, start, binary, texts

@@ -51,13 +51,13 @@ class Supervisor:
             return self.heard
 
     def await_line(self, beginning: str, times: int = 1) -> None:
-        """Returns when so many lines have begun with this since the start."""
+        """Returns when this many lines have begun with the prefix since the start."""
         deadline = time.monotonic() + _HANG_S
         while sum(line.startswith(beginning) for line in self.listen(0.05)) < times:
             assert time.monotonic() < deadline, f"no {beginning!r} in {self.heard}"
 
     def await_beats(self, times: int) -> None:
-        """Returns after so many more signs of life."""
+        """Returns after this many more signs of life."""
         self.await_line("WATCHDOG=1", self.listen().count("WATCHDOG=1") + times)
 
     def words(self) -> list[str]:

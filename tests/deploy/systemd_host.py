@@ -1,5 +1,5 @@
-"""A host with systemd, as far as the walks of docs/operations.md need one: a stand-in for systemctl
-and journalctl that reads the unit and treats the server accordingly.
+"""The host with systemd for the walks of docs/operations.md: a stand-in for systemctl and
+journalctl that reads the unit and treats the server accordingly.
 
 Comes from: the unit below `root`, which the walk installs there. Goes to: the server that ExecStart
 names, below `root` too. Systemd's other work (users, hardening, limits) is not here.

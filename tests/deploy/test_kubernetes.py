@@ -229,7 +229,7 @@ def test_the_volume_in_the_readme_fits_the_overlay():
 
 
 def test_no_label_or_patch_that_an_old_kubectl_lacks():
-    """The fields that the old one refuses, by name, so that the reason stands in the message."""
+    """The fields that the old one refuses, by name, so that the reason is in the message."""
     for name in ("base", "overlays/dev"):
         path = REPO / "deploy" / "kubernetes" / name / "kustomization.yaml"
         keys = set(re.findall(r"^(\w+):", path.read_text(), re.M))

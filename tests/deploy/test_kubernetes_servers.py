@@ -59,7 +59,7 @@ def test_the_operators_pod_operates_the_servers(run_pods, ballastd):
     assert ballastctl("health")[0] == 0
     code, said = ballastctl("reload")
     assert code == 0 and said.count("security.denied_file") == 2, said
-    # Its own command is one that goes on: only the terminal is missing here.
+    # Its own command runs on: only the terminal is missing here.
     code, said = ballastctl(*container["command"][1:])
     assert container["tty"] and code == 2 and "redraws a terminal" in said
 

@@ -257,7 +257,7 @@ _TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
 _RULE = _STRICT | {"required": ["expr"], "properties": {
     "record": {"type": "string"}, "alert": {"type": "string"}, "expr": {"type": "string"},
     "for": {"type": "string"}, "labels": _TEXTS, "annotations": _TEXTS}}
-# Of the Prometheus operator's kinds, the fields that stand in our files.
+# Of the Prometheus operator's kinds, the fields that our files use.
 SCHEMAS = {
     "PrometheusRule": _STRICT | {"required": ["groups"], "properties": {"groups": {
         "type": "array", "items": _STRICT | {"required": ["name", "rules"], "properties": {

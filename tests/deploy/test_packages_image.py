@@ -59,7 +59,7 @@ def data(rootfs: Path):
 
 @pytest.fixture
 def start(rootfs: Path, data: Path):
-    """start() -> a running container on the data of before; killed after the test."""
+    """start() -> a running container on the old data; killed after the test."""
     started: list[Container] = []
 
     def begin() -> Container:

@@ -31,7 +31,7 @@ EXPOSURE_MAX = 25
 
 
 class _Repeated(dict):
-    """Values of a key that stands several times, a line each."""
+    """Values of a repeated key, a line each."""
 
     def __setitem__(self, key, value):
         if isinstance(value, list) and isinstance(self.get(key), list):
@@ -201,7 +201,7 @@ def test_the_filter_kills(ballastd):
 
 
 def test_the_limits_are_those_the_server_gets(start_program, ballastd):
-    """process_max_fds of a server under LimitNOFILE=, as far as this machine allows."""
+    """process_max_fds of a server under LimitNOFILE=, within this machine's limit."""
     import resource
 
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

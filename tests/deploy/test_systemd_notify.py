@@ -21,7 +21,7 @@ from deploy.test_systemd import unit
 from deploy.tools import REPO, run
 from deploy.training import SMALL, train
 
-# So many beats of a server that works are proof that another one would have had its own.
+# This many beats of a working server are proof that another one would have had its own.
 MANY_BEATS = 10
 
 

@@ -15,7 +15,7 @@ from e2e.cluster import Cluster
 from e2e.zygote import Zygote
 from serving import built_ballastd
 
-# Failure detection takes so many times as long.
+# Failure detection takes this many times as long.
 PATIENCE = "5"
 
 

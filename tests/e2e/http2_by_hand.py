@@ -1,7 +1,7 @@
 """Unary gRPC calls written by hand, for messages that no client library would form.
 
-Comes from: tests of strangers' input. Goes to: a server's port. HTTP/2 as far as one call needs
-it (RFC 9113): no header is compressed, and answers are looked at only for their end.
+Comes from: tests of strangers' input. Goes to: a server's port. The part of HTTP/2 that one call
+needs (RFC 9113): no header is compressed, and answers are examined only for their end.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ GRACE_S = 0.002
 
 
 class Lateness:
-    """Measures as long as it is open as a context."""
+    """Measures while it is open as a context."""
 
     def __init__(self) -> None:
         self._overslept: list[tuple[float, float]] = []  # when it woke up, by how much too late

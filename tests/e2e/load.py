@@ -81,7 +81,7 @@ class Watch:
         self.client_cores = self.server_cores = 0.0
 
     def run(self, jobs: int, seconds: float) -> None:
-        """So many jobs, and then others until so many seconds are over."""
+        """Runs this number of jobs, and then others until this number of seconds is over."""
         begin = time.monotonic()
         end = begin + seconds
         clients, servers = time.process_time(), self._server.cpu_s

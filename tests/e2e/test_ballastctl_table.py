@@ -1,7 +1,7 @@
 """Every command of ballastctl: answered, unreachable, not found and misspelt, in each form.
 
-Scripts stand on the keys of -o json and yaml: ballastctl_keys.json has them, and a key may come but
-not go.
+Scripts rely on the keys of -o json and yaml: ballastctl_keys.json has them, and a key may be added
+but not removed.
 """
 
 from __future__ import annotations

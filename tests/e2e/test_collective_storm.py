@@ -51,7 +51,7 @@ def storm(
     cluster: Cluster, zygote: Zygote, folder: Path, world: int, collective: str, seed: int,
     expected: int, impatient: bool = True,
 ) -> None:  # fmt: skip
-    """Under four drawn strikes the ranks come to the checksum `expected`."""
+    """Under four drawn strikes the ranks reach the checksum `expected`."""
     run = Run(cluster, zygote, folder, world, collective, ROUNDS)
     strikes = drawn(seed, cluster, world, 4)
     assert run.finish(strikes, impatient) == expected, (seed, strikes)
@@ -77,7 +77,7 @@ def test_a_few_kills_lose_no_round_and_no_bit(
     [
         # Rank 1 asks for the id that rank 0 has given and the home has forgotten.
         ("exchanged", "init"),
-        # Rank 0 was told that all are ready, and rank 1 did not hear of it.
+        # Rank 0 heard that all are ready, and rank 1 did not.
         ("agree", "told"),
     ],
 )

@@ -80,7 +80,7 @@ class Training:
         return counters["payload_up_bytes"] + counters["payload_down_bytes"]
 
     def await_bytes(self, count: int) -> None:
-        """Until trainer 0 has moved so many bytes, or all rounds are over."""
+        """Until trainer 0 has moved this many bytes, or all rounds are over."""
 
         def moved() -> bool:
             return self.moved_bytes() >= count or self._future.done()

@@ -1,4 +1,4 @@
-"""The DeepSpeed script of gpt2/ as it is, in DeepSpeed: Ballast's bits, the recorded answers."""
+"""The unchanged DeepSpeed script of gpt2/, in DeepSpeed: Ballast's bits, the recorded answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Skipped rounds of the three scripts: schedule, rates and scale stand where DeepSpeed's stand.
+"""Skipped rounds of the three scripts: schedule, rates and scale equal DeepSpeed's.
 
 DeepSpeed's answers are recorded: gpt2/record_deepspeed.py.
 """

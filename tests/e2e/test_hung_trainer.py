@@ -1,4 +1,4 @@
-"""A trainer of a durable job that hangs is told of by the others, and by itself once it wakes."""
+"""A hung trainer of a durable job is reported by the others, and by itself once it wakes."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Two servers and two trainers do the work of a cluster; the series are compared from scrape to
 scrape. A series that needs a fault on the wire, or a moment that no scrape is sure to see, is moved
-by another test, which stands here by name. A series that neither moves is an error.
+by another test, named here. A series that neither moves is an error.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The Python blocks of the pages run as they stand there, against a real server.
+"""The Python blocks of the pages run unchanged, against a real server.
 
 Comes from: README.md, docs/. Goes to: a job of its own for each block, or a reason why a block is
 not run. tests/tidy/blocks_test.py knows where blocks of commands run.
@@ -79,7 +79,7 @@ def with_snapshots(place: Place) -> None:
 
 
 def with_checkpoint(place: Place) -> None:
-    """step-5000.pt of a run with torch, which goes on with torch."""
+    """step-5000.pt of a run with torch, which continues with torch."""
     theirs = torch.optim.AdamW(place.model.parameters(), lr=3e-4)
     with_gradients(place)
     theirs.step()

@@ -28,7 +28,7 @@ RAN = "it has run"
 # characters are refused: a mark that turns the text.
 NAME = f"</td><script>document.title='{RAN}'</script><b id=made>"
 ESCAPES = "\u202e2J"
-# Writes the words of headings and short cells that stand on more than one line into the title.
+# Writes the words of headings and short cells with more than one line into the title.
 MEASURES = """<script>
 const broken = [];
 for (const cell of document.querySelectorAll('h1, h2, th, td:not(.name):not(.text)')) {

@@ -19,7 +19,7 @@ from e2e.one_server import OneServer
 
 AT_MOST = 32 * MIB  # of memory that all of a test's bytes may leave
 OK, RESOURCE_EXHAUSTED, UNIMPLEMENTED, UNAUTHENTICATED = 0, 8, 12, 16
-NO_TABLE = struct.pack(">HI", 1, 0)  # HPACK's: the server writes each header as it is
+NO_TABLE = struct.pack(">HI", 1, 0)  # HPACK's: the server writes each header unchanged
 
 
 @pytest.fixture(scope="module")

@@ -140,7 +140,7 @@ def test_certificates_are_replaced_while_rounds_go_on(
     old = tmp_path / "old"
     shutil.copytree(live, old)
     both = (live / "ca.pem").read_text() + (new / "ca.pem").read_text()
-    # Each step is followed by a kill of a server: all connections to it are made anew.
+    # Each step is followed by a kill of a server: all connections to it are opened again.
     change(cluster, lambda: replace(live / "ca.pem", both))
     cluster.strike(1)
     run.step(40)

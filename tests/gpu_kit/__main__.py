@@ -1,6 +1,6 @@
 """The runner of the GPU kit: its stages in order of value, within the minutes it was given.
 
-Comes from: run.sh. Goes to: report.json and report.md in --out, written anew after each check.
+Comes from: run.sh. Goes to: report.json and report.md in --out, rewritten after each check.
 The exit code is 1 when a check failed or a stage did not end by itself, else 0.
 
 usage: python -m gpu_kit [--minutes N] [--out DIR] [--work DIR] [--cpu] [--stage NAME]...
@@ -85,7 +85,7 @@ class Run:
 
 
 def environment() -> dict[str, str]:
-    """Of a stage. NCCL's own log would stand between its lines."""
+    """Of a stage. NCCL's own log would appear between its lines."""
     return {**{name: value for name, value in os.environ.items() if name != "NCCL_DEBUG"},
             "PYTHONUNBUFFERED": "1"}  # fmt: skip
 

@@ -111,7 +111,8 @@ def one_round(case: Case, twins: Twins, number: int) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """Differing bits after so many rounds: from the reference on the host, and from torch's own."""
+    """Differing bits after the given rounds: from the reference on the host, and from torch's
+    own."""
 
     rounds: int
     weights: int

@@ -1,4 +1,4 @@
-"""Stage facts: this host, as far as it decides the possible results of the other stages.
+"""Stage facts: the properties of this host that decide the possible results of the other stages.
 
 Comes from: the runner. Goes to: checks of state "seen"; nothing here judges speed.
 """

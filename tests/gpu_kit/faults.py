@@ -34,7 +34,7 @@ def plant(fault: str = "") -> None:
 
 
 def arm(fault: str) -> None:
-    """The fault of plant() from now on; counts begin anew."""
+    """The fault of plant() from now on; counts start over."""
     ctypes.CDLL(str(library())).ballast_faulty_arm(fault.encode())
 
 

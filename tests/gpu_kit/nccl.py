@@ -1,4 +1,4 @@
-"""NCCL itself: communicators that begin, sum, end, and begin anew after errors.
+"""NCCL itself: communicators that begin, sum, end, and begin again after errors.
 
 One GPU shows one rank, and that two ranks on it are refused; several show ranks over all of them.
 A rehearsal uses the fake NCCL of the tests, on memory of the host.
@@ -197,7 +197,7 @@ def a_job(stage: checks.Stage, links: nccl_links.Links, endpoints: str) -> None:
 
 
 def two_on_one(stage: checks.Stage, early: Early) -> None:
-    """The refusal is NCCL's own; the fake one is told to fail in each init."""
+    """The refusal is NCCL's own; the fake one is set to fail in each init."""
     job, wanted = early.job, "NCCL" if stage.cpu else "give each rank a GPU of its own"
     said = nccl_ranks.results(early.refused, stage.left())
     texts = [text for of in said for text in of["texts"]]

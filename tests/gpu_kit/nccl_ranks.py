@@ -33,7 +33,7 @@ from gpu_kit import nccl_links
 
 EXTENTS = {"extent_elements": 4096, "tile_elements": 64}
 TIMEOUT_S = 15.0
-GO_ON = 2  # rounds of a job that goes on
+GO_ON = 2  # rounds of a continuing job
 
 
 def started(cpu: bool, what: str, *arguments: object, plan: str = "") -> subprocess.Popen[str]:

@@ -2,7 +2,7 @@
 
 Comes from: peer_step.py. Goes to: ballast.torch, torch.optim, torch.distributed.fsdp, deepspeed.
 All train the same model in bf16 from the same first values on the same tokens, clip to norm 1 and
-step AdamW with fp32 masters; differences in precision stand in the docstrings.
+step AdamW with fp32 masters; differences in precision are in the docstrings.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ class Contestant:
         return answer
 
     def take_turn(self, round_: int, seconds: float, steps: int) -> None:
-        """Trains so many steps within `seconds`."""
+        """Trains this many steps within `seconds`."""
         self.turns[round_] = self.ask(seconds, "run", steps=steps)["seconds"] / steps
 
     def has_answered(self) -> bool:

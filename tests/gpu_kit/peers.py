@@ -63,7 +63,7 @@ def parameters(sizes: peer_model.Sizes) -> int:
 
 
 def room_for(folder: Path, count: int, jobs: int) -> bool:
-    """Whether the disk has room for the servers of so many durable jobs of `count` parameters."""
+    """Whether the disk has room for the servers of this many durable jobs of `count` parameters."""
     return shutil.disk_usage(folder).free > jobs * DISK_PER_PARAMETER * count
 
 

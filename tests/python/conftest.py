@@ -20,7 +20,8 @@ from serving import built_ballastd, wait_until_serving  # noqa: E402
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch):
-    """No variable of an outer launcher decides a test, and every test counts job names anew."""
+    """No variable of an outer launcher decides a test, and every test counts job names from the
+    start."""
     for name in list(os.environ):
         if name.startswith(("BALLAST_", "TORCHELASTIC_")) and not name.startswith("BALLAST_TEST_"):
             if name != "BALLAST_TIME_SCALE":

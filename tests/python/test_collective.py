@@ -353,7 +353,7 @@ def error(code, reason="UNSPECIFIED", text="the job's home is away: refused"):
 
 
 class Home:
-    """A session of rank 0 in epoch 12 whose home gives these answers, the last one for ever.
+    """A session of rank 0 in epoch 12 whose home gives these answers, the last one forever.
 
     An answer: an error, or (the session's epoch by then, the ranks).
     """

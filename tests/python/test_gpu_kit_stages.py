@@ -1,7 +1,7 @@
 """The GPU kit's stages "bits", "order" and "sanitizer", rehearsed on the stand-in for CUDA.
 
-A rehearsal has fewer rounds, and leaves out what only a device can do: side streams, CUDA graphs,
-and faults of order, which are told from the rest by the state "not run".
+A rehearsal has fewer rounds, and leaves out cases that need a device: side streams, CUDA graphs,
+and faults of order, which have the state "not run".
 """
 
 import json

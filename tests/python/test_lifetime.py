@@ -276,7 +276,7 @@ def others_error(address: str, ending: str, rounds: int = 1) -> tuple[type, str]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
         opt = first_trainer(address, job)
         with pytest.raises(ballast.BallastError) as caught:
-            opt.attach()  # If the other is quick, its end is told here.
+            opt.attach()  # If the other is quick, its end is reported here.
             child.wait(timeout=60)
             for _ in range(rounds):
                 opt.step()

@@ -110,7 +110,7 @@ def test_a_resumed_job_says_the_scale_of_its_first_backward(fake):
     module = model()
     opt = bt.AdamW(module.parameters(), loss_scale="dynamic", resume="auto")
     with pytest.raises(ballast.BadArgument, match=r"resume='auto' needs opt.attach\(\)"):
-        opt.scale(module(batch(0)).square().mean())  # made with the weights of before
+        opt.scale(module(batch(0)).square().mean())  # made with the old weights
     assert opt.loss_scale == 256.0 and opt.resumed
     assert (opt.skipped_steps, opt.step_was_skipped) == (3, True)
     step(module, opt)

@@ -120,7 +120,7 @@ def test_other_ranks_tell_of_a_long_pause_now_and_then(capsys):
         "ballast: rank 3: server 1 (127.0.0.1:7001) is still away after 40 s",
         "ballast: rank 3: server 1 is back after 61.0 s; round 57 continues",
     ]
-    # The next pause begins anew.
+    # The next pause starts from the beginning.
     assert lines(3, [NEWS[0], NEWS[1], NEWS[3]], capsys) == []
 
 
@@ -182,7 +182,7 @@ def test_the_lowest_rank_that_is_there_tells_of_trainer_0(capsys):
 
 
 def test_the_home_of_a_replaced_trainer_is_not_away(capsys):
-    """Its number stands in that news, too: its own pause is told apart from it."""
+    """Its number is in that news, too: its own pause is distinguished from it."""
     home = (1, "127.0.0.1:7001", 9)
     news = [
         ("lost", *home, 0.0, RESET, [], 0),

@@ -29,7 +29,7 @@ def test_a_resumed_job_brings_weights_round_and_user_state(fake, capsys):
     assert capsys.readouterr().err.startswith("ballast: job job: resumed at round 57 (")
     assert fake.last.options["resume"] == "auto"
     p.grad = torch.ones(8)
-    opt.user_state["position"] += 8  # in place is as good as anew
+    opt.user_state["position"] += 8  # in place is as good as a new tensor
     opt.step()  # the weights that came in are no edits of the user's
     assert opt.round == 57
     assert user_state.decode(fake.last.user_state) == {"position": 456}

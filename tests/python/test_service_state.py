@@ -155,7 +155,7 @@ def test_before_the_first_step_there_is_no_state(fake):
     assert opt.state.get(module[0].weight) is None and repr(state) == "{}"
     with pytest.raises(KeyError):
         state["step"]
-    opt.state = {}  # A script that begins anew.
+    opt.state = {}  # A script that starts over.
     for write in (
         lambda: state.__setitem__("step", 1),
         lambda: setattr(opt, "state", {module[0].weight: {"step": 1}}),

@@ -137,7 +137,7 @@ def test_a_forked_process_does_not_wait_for_a_thread_that_it_does_not_have(fake)
             over.wait(60)
 
     # Forked from the main thread: a child frees what other threads had, and what torch keeps for
-    # a thread that used DTensors is a process group, whose end would wait in a child for ever.
+    # a thread that used DTensors is a process group, whose end would wait in a child forever.
     holder = threading.Thread(target=hold)
     holder.start()
     assert held.wait(30)

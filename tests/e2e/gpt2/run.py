@@ -83,7 +83,7 @@ class Log:
 def from_round(
     rounds: int, case: net.Case, batches: Iterable[dict[str, torch.Tensor]]
 ) -> Iterator[tuple[int, dict[str, torch.Tensor]]]:
-    """The micro-batches after so many rounds, each with its place in its epoch.
+    """The micro-batches after this many rounds, each with its place in its epoch.
 
     batches: of one epoch; read once for each.
     """

@@ -152,7 +152,7 @@ void Look(Comm* comm) {
   } else if (comm->under_way.load()) {
     GoOn(comm);
   }
-  // What all have given before one of them went away still comes to its end.
+  // A call with all inputs given before one rank went away still ends.
   if (comm->result != nccl::kInProgress || !fake_nccl::ThePlan().notice) return;
   if (!comm->segment->OneIsGone()) return;
   // It may have given the last missing input, and gone, since this rank looked.

@@ -107,7 +107,7 @@ def _spoil(rng: random.Random, config: dict[str, Any]) -> None:
 
 
 def _put(config: dict[str, Any], path: str, value: Any) -> None:
-    """Sets a dotted path, unless a value other than an object stands in its way."""
+    """Sets a dotted path, unless a value other than an object is in its way."""
     *sections, last = path.split(".")
     for section in sections:
         config = config.setdefault(section, {})

@@ -37,7 +37,7 @@ def name(rng):
 
 
 def put(config, path, given):
-    """Sets a dotted path, unless a value other than an object stands in its way."""
+    """Sets a dotted path, unless a value other than an object is in its way."""
     *sections, last = path.split(".")
     for section in sections:
         config = config.setdefault(section, {})

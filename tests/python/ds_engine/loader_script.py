@@ -47,7 +47,7 @@ def batches(loader):
 
 
 def train(run, batch):
-    # The script's own state stands next to the position.
+    # The script's own state is next to the position.
     run.optimizer.user_state = {"round": run.optimizer.round + 1}
     run.backward(run(batch[0]).square().mean())
     run.step()

@@ -3,7 +3,7 @@
     .venv/bin/python tests/python/ds_engine/record_deepspeed_names.py DIR
 
 DIR: the folder with the package deepspeed. Its files are parsed, none is run. A line is a
-module's name below deepspeed; after a colon stand the public names of a module that
+module's name below deepspeed; a colon is followed by the public names of a module that
 ballast.deepspeed has, too.
 """
 

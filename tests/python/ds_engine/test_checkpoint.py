@@ -433,7 +433,7 @@ def test_the_module_is_not_read_while_rank_0_may_write_it(servers, tmp_path, mon
 
 
 class Scaled(torch.nn.Linear):
-    """With state of its own, as fp8 layers have: a tensor of any size, made anew, or a dict."""
+    """With state of its own, as fp8 layers have: a new tensor of any size, or a dict."""
 
     extra = torch.zeros(0)
 

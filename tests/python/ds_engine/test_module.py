@@ -112,7 +112,7 @@ def test_all_trainers_wait_for_what_rank_0_saves(fake, monkeypatch, tmp_path):
     assert engine.sparse_tensor_module_names == set()
     engine.save_checkpoint(tmp_path, tag="t")
     assert written[-1:] == [True]
-    # Another trainer comes to the load while rank 0 still writes.
+    # Another trainer reaches the load while rank 0 still writes.
     monkeypatch.setattr(torch.distributed, "barrier",
                         lambda: shutil.copytree(tmp_path / "t", tmp_path / "late"))
     assert engine.load_checkpoint(tmp_path, "late", load_module_only=True)[0] is not None

@@ -135,7 +135,7 @@ def test_loaded_weights_are_the_masters_and_moments_and_schedule_are_as_asked(
                 assert torch.equal(now[key], before[i][key]), key
         assert engine.get_lr() == [rates[position]]
         engine.destroy()
-    # The moments come along, and the schedule stays where the new engine's stands.
+    # The moments come along, and the schedule stays at the new engine's position.
     engine = begun(monkeypatch, short)
     engine.load_checkpoint(tmp_path, load_lr_scheduler_states=False)
     assert engine.optimizer.opt_step == 4 and rates_of(engine, range(5)) == rates

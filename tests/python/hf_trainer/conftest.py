@@ -11,7 +11,7 @@ import transformers
 @pytest.fixture(scope="session", autouse=True)
 def frozen_imports():
     """Trainer collects garbage several times a run, which took most of a short one: the objects of
-    transformers and torch are looked at no more."""
+    transformers and torch are no longer examined."""
     transformers.Trainer  # noqa: B018  imports it
     gc.collect()
     gc.freeze()

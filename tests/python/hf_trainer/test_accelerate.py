@@ -1,4 +1,4 @@
-"""Accelerate's prepare() takes an optimizer of ballast.torch as it is."""
+"""Accelerate's prepare() takes an optimizer of ballast.torch unchanged."""
 
 from __future__ import annotations
 

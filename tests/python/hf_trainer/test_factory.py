@@ -99,7 +99,7 @@ def test_ballast_run_names_the_configuration_and_its_precision(fake, tmp_path, m
     with pytest.raises(BadArgument, match="ballast.hf.optimizer.. got a dict"):
         ballast.hf.optimizer({"optimizer": {"type": "Adam"}}, args)
     monkeypatch.delenv("BALLAST_DS_CONFIG")
-    module = tiny.model()  # autocast alone: the model stays as it is
+    module = tiny.model()  # autocast alone: the model stays unchanged
     made(ballast.hf.optimizer(args=args), module)
     assert next(module.parameters()).dtype == torch.float32
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp16")  # of accelerate launch

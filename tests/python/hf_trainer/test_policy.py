@@ -99,7 +99,7 @@ def test_steps_that_overflow_are_skipped_and_reach_accelerate(tmp_path):
     optimizer = trainer.optimizer.optimizer
     assert seen[0] and not seen[-1]
     assert watch.skipped_steps == sum(seen) == 30 - optimizer.opt_step
-    # The schedule stands still in a skipped step.
+    # The schedule does not move in a skipped step.
     assert trainer.lr_scheduler.state_dict()["schedule_index"] == optimizer.opt_step - 1
     assert all(torch.isfinite(p).all() for p in trainer.model.parameters())
 
