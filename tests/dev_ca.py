@@ -14,7 +14,7 @@ _SCRIPT = Path(__file__).resolve().parents[1] / "scripts/dev-ca.sh"
 def dev_ca(folder: Path, servers: int, *options: object) -> Path:
     """A new authority with all pairs in `folder`, which is returned. servers: how many there are.
 
-    An authority that is in the folder already stays, and signs what is missing.
+    An existing authority in the folder stays, and signs the missing pairs.
     """
     made = subprocess.run(
         [_SCRIPT, "--servers", str(servers), *map(str, options), folder],

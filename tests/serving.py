@@ -25,8 +25,8 @@ _HANG_S = 60.0
 def built_ballastd() -> Path:
     """The server of build/release, or the one that BALLAST_TEST_BALLASTD names.
 
-    Skips the test, and says what is missing, where it is not built, or the client's extension is
-    not there. An extension that is there and cannot be imported is an error.
+    Skips the test, and says what is missing, where it or the client's extension is not built. An
+    existing extension that cannot be imported is an error.
     """
     if importlib.util.find_spec("ballast._core") is None:
         pytest.skip("the extension is not built")
