@@ -34,6 +34,7 @@ void FillGradient(float* to, size_t count) {
 
 // Of one sweep; lives until its last completion.
 struct TierRig::Progress {
+  std::vector<uint32_t> order;
   size_t next = 0;
   size_t under_way = 0;
   size_t left = 0;
@@ -161,11 +162,10 @@ absl::StatusOr<double> TierRig::Sweep() {
     const auto progress = std::make_shared<Progress>();
     progress->left = order_.size();
     progress->done = std::move(done);
-    nvme_->BeginSweep(order_);
+    progress->order = nvme_->BeginSweep(order_);
     PumpSweep(progress);
   });
   BALLAST_RETURN_IF_ERROR(swept);
-  std::reverse(order_.begin(), order_.end());
   BALLAST_RETURN_IF_ERROR(OnStrand([this](server::ImageIo::Done done) {
     nvme_->SetVersion(++version_);
     nvme_->Flush(std::move(done));
@@ -194,8 +194,8 @@ absl::Status TierRig::LogGradients() {
 }
 
 void TierRig::PumpSweep(const std::shared_ptr<Progress>& progress) {
-  while (progress->next < order_.size() && progress->under_way < nvme_->sweep_depth()) {
-    const uint32_t extent = order_[progress->next++];
+  while (progress->next < progress->order.size() && progress->under_way < nvme_->sweep_depth()) {
+    const uint32_t extent = progress->order[progress->next++];
     ++progress->under_way;
     nvme_->Acquire(extent, [this, progress, extent](const absl::Status& status) {
       if (status.ok()) {

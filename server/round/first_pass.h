@@ -38,8 +38,8 @@ class FirstPass {
   // What `deps` points to outlives this.
   explicit FirstPass(Deps deps);
 
-  // Measures `extents` by `plan`, in their order. `layout` stays until `measured`, which is called
-  // at once when there are none. One at a time.
+  // Measures `extents`, first layers first, by `plan`. `layout` stays until `measured`, which is
+  // called at once when there are none. One at a time.
   void Run(const Layout& layout, std::shared_ptr<const StepPlan> plan,
            std::vector<uint32_t> extents);
 

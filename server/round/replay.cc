@@ -21,8 +21,9 @@ class ScratchTier final : public Tier {
   absl::Status AddExtent(uint32_t, uint32_t) override { return absl::OkStatus(); }
   void Acquire(uint32_t, Ready ready) override { ready(absl::OkStatus()); }
   void Release(uint32_t, uint64_t) override {}
-  void BeginSweep(std::vector<uint32_t>) override {}
+  std::vector<uint32_t> BeginSweep(std::vector<uint32_t> extents) override { return extents; }
   size_t sweep_depth() const override { return 1; }
+  size_t read_depth() const override { return 1; }
   TileView Tile(uint32_t extent, uint32_t tile) override {
     return TileAt(State(extent), layout_.extents()[extent].elements, shape_, tile);
   }

@@ -11,57 +11,52 @@ void StateSender::Send(Order order) {
   Continue(stream);
 }
 
-// Whether the state is still that of the round that was asked for, and the trainer listens.
-bool StateSender::StillWanted(const Stream& stream) const {
+std::shared_ptr<SlotSink> StateSender::Reader(const Stream& stream) const {
   const Phase phase = fsm_->phase();
   const bool steady =
       phase != Phase::kApplying && phase != Phase::kFailed && phase != Phase::kFinished;
-  return steady && fsm_->round() == stream.order.round &&
-         audience_->Sink(stream.order.slot) == stream.sink;
+  if (!steady || fsm_->round() != stream.order.round) return nullptr;
+  std::shared_ptr<SlotSink> sink = stream.sink.lock();
+  return audience_->Sink(stream.order.slot) == sink ? sink : nullptr;
 }
 
 void StateSender::Continue(const StreamRef& stream) {
   const Order& order = stream->order;
-  while (StillWanted(*stream)) {
+  Tier* const tier = state_->store.tier();
+  while (const std::shared_ptr<SlotSink> sink = Reader(*stream)) {
     if (stream->next == order.extents.size()) {
-      if (order.end) order.end();
+      if (stream->held == 0 && order.end) order.end();
       return;
     }
-    const uint32_t extent = order.extents[stream->next++];
-    const bool formed = static_cast<bool>(state_->weights.Find(extent));
-    if (state_->nvme == nullptr || (order.arrays.empty() && formed)) {
-      if (order.weights) SendWeights(stream->sink.get(), extent);
-      for (const uint32_t array : order.arrays) {
-        SendArray(stream->sink.get(), extent, array, strand_->KeepAlive());
-      }
+    const uint32_t extent = order.extents[stream->next];
+    if (order.arrays.empty() && state_->weights.Find(extent)) {  // No arrays are needed for these.
+      ++stream->next;
+      SendWeights(sink.get(), extent);
       continue;
     }
-    state_->nvme->Acquire(extent, [this, stream, extent](const absl::Status& status) {
-      if (status.ok()) {
-        SendExtent(stream, extent);
-      } else {
-        storage_failed_(status);
-      }
+    if (stream->held >= tier->read_depth()) return;
+    ++stream->next;
+    ++stream->held;
+    tier->Acquire(extent, [this, stream, extent](const absl::Status& status) {
+      status.ok() ? SendExtent(stream, extent) : storage_failed_(status);
     });
-    return;
   }
 }
 
-// `extent` is acquired.
 void StateSender::SendExtent(const StreamRef& stream, uint32_t extent) {
   const auto next = strand_->Callback([this, stream, extent](const absl::Status&) {
-    state_->nvme->Release(extent, 0);
+    state_->store.tier()->Release(extent, 0);
+    --stream->held;
     Continue(stream);
   });
   // Its end, on the thread that sends the last byte, gives the arrays back.
   const std::shared_ptr<const void> arrays(
-      state_->nvme->State(extent),
+      state_->store.State(extent),
       [next, engine = strand_->KeepAlive()](const void*) { next(absl::OkStatus()); });
-  if (!StillWanted(*stream)) return;
-  if (stream->order.weights) SendWeights(stream->sink.get(), extent);
-  for (const uint32_t array : stream->order.arrays) {
-    SendArray(stream->sink.get(), extent, array, arrays);
-  }
+  const std::shared_ptr<SlotSink> sink = Reader(*stream);
+  if (sink == nullptr) return;
+  if (stream->order.weights) SendWeights(sink.get(), extent);
+  for (const uint32_t array : stream->order.arrays) SendArray(sink.get(), extent, array, arrays);
 }
 
 void StateSender::SendWeights(SlotSink* sink, uint32_t extent) {

@@ -1,8 +1,8 @@
 // StateSender: state on its way out to one trainer, one extent after the other: what a trainer
 // fetches, and the weights of a round whose end it did not see.
 //
-// What is in memory goes out at once. The arrays of an extent on NVMe stay in memory until they are
-// sent; then the next extent is loaded.
+// Arrays stay acquired until they are sent, of as many extents as the tier allows (read_depth): all
+// go out at once from memory, one after the other from NVMe.
 // Comes from: RoundDriver. Goes to: ModelState, SlotSinks.
 // Thread safety: on the job's strand.
 #pragma once
@@ -29,7 +29,7 @@ class StateSender {
     bool weights = false;
     std::vector<uint32_t> arrays;  // of the state
     std::vector<uint32_t> extents;
-    std::function<void()> end;  // behind the last piece; may be empty
+    std::function<void()> end;  // runs when all is sent; may be empty
   };
 
   // All arguments outlive this. `storage_failed` hears of errors of the tier.
@@ -48,14 +48,17 @@ class StateSender {
  private:
   struct Stream {
     Order order;
-    std::shared_ptr<SlotSink> sink;
-    size_t next = 0;  // index in order.extents
+    std::weak_ptr<SlotSink> sink;  // it may hold pieces, whose end holds the stream
+    size_t next = 0;               // index in order.extents
+    size_t held = 0;               // extents that are acquired, or being loaded
   };
   using StreamRef = std::shared_ptr<Stream>;
 
   void Continue(const StreamRef& stream);
+  // `extent` is acquired.
   void SendExtent(const StreamRef& stream, uint32_t extent);
-  bool StillWanted(const Stream& stream) const;
+  // The trainer, if it still listens and the state is that of the round that was asked for.
+  std::shared_ptr<SlotSink> Reader(const Stream& stream) const;
   void SendWeights(SlotSink* sink, uint32_t extent);
   // `owner` keeps the extent's arrays where they are.
   void SendArray(SlotSink* sink, uint32_t extent, uint32_t array,

@@ -1,6 +1,5 @@
 #include "server/round/sweep.h"
 
-#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -44,7 +43,7 @@ void Sweep::Measure(const Decision& decision) {
   for (const uint32_t extent : extents_) {
     if (ahead_.count(extent) != 0) return deps_.failed(RatiosLost(extent));
   }
-  first_pass_.Run(deps_.fsm->layout(), plan_, NextOrder());
+  first_pass_.Run(deps_.fsm->layout(), plan_, extents_);
 }
 
 absl::Status Sweep::Plan(const Decision& decision, const std::vector<float>& ratios) {
@@ -61,18 +60,9 @@ absl::Status Sweep::Plan(const Decision& decision, const std::vector<float>& rat
   return absl::OkStatus();
 }
 
-std::vector<uint32_t> Sweep::NextOrder() {
-  std::vector<uint32_t> order = extents_;
-  if (order.empty() || deps_.state->nvme == nullptr) return order;
-  if (std::exchange(backward_, !backward_)) {
-    std::reverse(order.begin(), order.end());
-  }
-  return order;
-}
-
 void Sweep::Run() {
   if (extents_.empty()) return deps_.stepped();
-  walk_.Begin(deps_.state->store.tier(), NextOrder());
+  walk_.Begin(deps_.state->store.tier(), extents_);
 }
 
 void Sweep::Step(uint32_t extent) {
@@ -141,9 +131,7 @@ void Sweep::TellWeights(uint32_t extent, const BufferRef& weight) const {
 
 void Sweep::PrefetchNext() {
   const std::vector<uint32_t>& owned = deps_.fsm->owned();
-  std::vector<uint32_t> order(owned.rbegin(), owned.rend());
-  if (backward_) std::reverse(order.begin(), order.end());
-  deps_.state->nvme->Prefetch(order);
+  deps_.state->nvme->Prefetch({owned.rbegin(), owned.rend()});
 }
 
 }  // namespace ballast::server

@@ -3,11 +3,10 @@
 //
 //   Plan -Run-> acquire -> step its tiles on the workers -> release -> next ... -> stepped
 //
-// First layers come first: the next forward pass needs their weights first. With a tier on NVMe
-// every other sweep goes the other way, and begins with the extents that the last one left in
-// memory. LAMB's first pass is such a sweep, which only measures (FirstPass). Comes from:
-// RoundDriver (ApplyRound). Goes to: ModelState, Contributions, Audience (weights), RoundDriver
-// (SteppedInput). Thread safety: on the job's strand; tiles run on workers.
+// First layers come first, where the tier does not choose the other direction: the next forward
+// pass needs their weights first. LAMB's first pass is such a sweep, which only measures
+// (FirstPass). Comes from: RoundDriver (ApplyRound). Goes to: ModelState, Contributions, Audience
+// (weights), RoundDriver (SteppedInput). Thread safety: on the job's strand; tiles run on workers.
 #pragma once
 
 #include <cstdint>
@@ -77,8 +76,6 @@ class Sweep {
 
  private:
   absl::Status RatiosLost(uint32_t extent) const;
-  // The planned extents in this sweep's direction; the next one goes the other way.
-  std::vector<uint32_t> NextOrder();
   // `extent` is in memory. `version` of OnStepped as in Tier::Release.
   void Step(uint32_t extent);
   void OnStepped(uint32_t extent, uint64_t version, const BufferRef& weight);
@@ -91,7 +88,6 @@ class Sweep {
   std::shared_ptr<StepPlan> plan_;
   std::vector<uint32_t> extents_;  // that the planned step changes, first layers first
   bool to_pushers_ = false;        // each extent's weights go to the slot that has pushed it
-  bool backward_ = false;
   std::set<uint32_t> ahead_;
   uint64_t weight_overflows_ = 0;
 };

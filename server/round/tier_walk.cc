@@ -6,11 +6,10 @@ namespace ballast::server {
 
 void TierWalk::Begin(Tier* tier, std::vector<uint32_t> extents) {
   tier_ = tier;
-  extents_ = std::move(extents);
+  extents_ = tier_->BeginSweep(std::move(extents));
   next_ = 0;
   under_way_ = 0;
   left_ = extents_.size();
-  tier_->BeginSweep(extents_);
   Pump();
 }
 

@@ -1,5 +1,5 @@
-// TierWalk: extents of a tier in a given order, a few at a time: as many as the tier holds in
-// memory.
+// TierWalk: a sweep over extents of a tier in the order that suits it, a few at a time: as many as
+// it holds in memory.
 //
 //   Begin -> acquire -> ready ... Release -> Pump -> the next ... -> over
 //
@@ -23,8 +23,9 @@ class TierWalk {
   TierWalk(std::function<void(uint32_t)> ready, std::function<void(const absl::Status&)> failed)
       : ready_(std::move(ready)), failed_(std::move(failed)) {}
 
-  // Takes the first of `extents` into work, of which there is at least one. `tier` is borrowed
-  // until the walk is over. One walk at a time.
+  // Takes the first of `extents` into work, of which there is at least one; they come first layers
+  // first, as Tier::BeginSweep wants them. `tier` is borrowed until the walk is over. One walk at a
+  // time.
   void Begin(Tier* tier, std::vector<uint32_t> extents);
   // Gives back an extent that was ready; `version` as in Tier::Release.
   void Release(uint32_t extent, uint64_t version);
@@ -37,8 +38,8 @@ class TierWalk {
   const std::function<void(uint32_t)> ready_;
   const std::function<void(const absl::Status&)> failed_;
   Tier* tier_ = nullptr;
-  std::vector<uint32_t> extents_;
-  size_t next_ = 0;  // index in extents_
+  std::vector<uint32_t> extents_;  // in the tier's order
+  size_t next_ = 0;                // index in extents_
   size_t under_way_ = 0;
   size_t left_ = 0;  // not given back yet
 };

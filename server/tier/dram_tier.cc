@@ -41,8 +41,9 @@ class DramTier : public Tier {
 
   void Acquire(uint32_t, Ready ready) override { ready(absl::OkStatus()); }
   void Release(uint32_t, uint64_t) override {}
-  void BeginSweep(std::vector<uint32_t>) override {}
+  std::vector<uint32_t> BeginSweep(std::vector<uint32_t> extents) override { return extents; }
   size_t sweep_depth() const override { return std::numeric_limits<size_t>::max(); }
+  size_t read_depth() const override { return std::numeric_limits<size_t>::max(); }
 
   TileView Tile(uint32_t extent, uint32_t tile) override {
     const auto it = extents_.find(extent);

@@ -148,11 +148,14 @@ void NvmeTier::Release(uint32_t extent, uint64_t version) {
   Pump();
 }
 
-void NvmeTier::BeginSweep(std::vector<uint32_t> order) {
-  sweep_ = std::move(order);
+std::vector<uint32_t> NvmeTier::BeginSweep(std::vector<uint32_t> extents) {
+  const bool reverse = !extents.empty() && std::exchange(backward_, !backward_);
+  if (reverse) std::reverse(extents.begin(), extents.end());
+  sweep_ = std::move(extents);
   sweep_next_ = 0;
   for (const uint32_t extent : behind_) Find(extent).list = &ahead_;
   ahead_.splice(ahead_.end(), behind_);
+  return sweep_;
 }
 
 void NvmeTier::Save(uint32_t extent, bool initial, ImageIo::Done done) {
@@ -170,8 +173,9 @@ void NvmeTier::Save(uint32_t extent, bool initial, ImageIo::Done done) {
   });
 }
 
-void NvmeTier::Prefetch(const std::vector<uint32_t>& order) {
-  for (const uint32_t extent : order) {
+void NvmeTier::Prefetch(std::vector<uint32_t> extents) {
+  if (backward_) std::reverse(extents.begin(), extents.end());
+  for (const uint32_t extent : extents) {
     if (free_.empty() || !wanted_.empty() || !failure_.ok()) return;
     Entry& entry = Find(extent);
     if (entry.residence == Residence::kAway && entry.stored != 0) StartRead(extent, &entry);

@@ -1,7 +1,7 @@
 // The tier on NVMe: extents live in their images, and a bounded number of them is in memory at a
 // time. What a step changed stays in memory until the room is wanted; the gradient log covers it
-// until then. Sweeps that alternate their direction find what the last one ended with: of N extents
-// of which B fit into memory, a sweep reads and writes N - B.
+// until then. Sweeps alternate their direction, so each finds what the last one ended with: of N
+// extents of which B fit into memory, a sweep reads and writes N - B.
 //
 //   away --read--> here --(released, its room wanted)--> written, if it was changed --> away
 //
@@ -59,8 +59,11 @@ class NvmeTier final : public Tier {
   absl::Status AddExtent(uint32_t extent, uint32_t elements) override;
   void Acquire(uint32_t extent, Ready ready) override;
   void Release(uint32_t extent, uint64_t version) override;
-  void BeginSweep(std::vector<uint32_t> order) override;
+  // Every other sweep goes the other way, and begins with the extents that the last one left in
+  // memory. One without extents only ends the last one.
+  std::vector<uint32_t> BeginSweep(std::vector<uint32_t> extents) override;
   size_t sweep_depth() const override;
+  size_t read_depth() const override { return 1; }
   TileView Tile(uint32_t extent, uint32_t tile) override;
   float* State(uint32_t extent) override;
   uint64_t bytes() const override { return options_.buffers * buffer_bytes_; }
@@ -76,8 +79,8 @@ class NvmeTier final : public Tier {
   void Flush(ImageIo::Done done);
   // Whether a Flush would make anything survive that does not yet.
   bool unflushed() const { return unflushed_; }
-  // Loads extents of `order`, first ones first, as long as buffers are free.
-  void Prefetch(const std::vector<uint32_t>& order);
+  // Loads the extents that the next sweep over `extents` begins with, as long as buffers are free.
+  void Prefetch(std::vector<uint32_t> extents);
   // The extent whose image is oldest, if that is below `version`; none: -1. Those that were never
   // stored, or are about to be, do not count.
   int64_t OldestBelow(uint64_t version) const;
@@ -148,6 +151,7 @@ class NvmeTier final : public Tier {
   std::list<uint32_t> ahead_;
   std::vector<uint32_t> sweep_;
   size_t sweep_next_ = 0;
+  bool backward_ = false;  // the next sweep
   uint64_t version_ = 0;
   size_t reading_ = 0;
   size_t writing_ = 0;

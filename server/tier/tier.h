@@ -60,11 +60,15 @@ class Tier {
   // Ends one Acquire. `version` other than 0: the arrays were changed, and are the state that round
   // `version` starts from.
   virtual void Release(uint32_t extent, uint64_t version) = 0;
-  // The next extents to be acquired will be these, one after the other. Says nothing about bits,
-  // only about what is worth keeping in memory.
-  virtual void BeginSweep(std::vector<uint32_t> order) = 0;
+  // The next extents to be acquired are those of `extents`, one after the other, in the order that
+  // this returns: the given one, first layers first, or its reverse. It changes no bit, only how
+  // much has to be moved.
+  virtual std::vector<uint32_t> BeginSweep(std::vector<uint32_t> extents) = 0;
   // How many extents of a sweep should be acquired at a time, those in work included.
   virtual size_t sweep_depth() const = 0;
+  // How many extents a reader outside of sweeps should have acquired at a time, however long it
+  // keeps them.
+  virtual size_t read_depth() const = 0;
 
   // Of an acquired extent.
   virtual TileView Tile(uint32_t extent, uint32_t tile) = 0;

@@ -40,15 +40,15 @@ class NvmeTierTest : public ::testing::Test {
     tier_->SetVersion(1);
   }
 
-  // Steps all extents as the engine does, and turns round.
+  // Steps all extents as the engine does.
   void Sweep(uint64_t version) {
-    tier_->BeginSweep(order_);
+    const std::vector<uint32_t> order = tier_->BeginSweep(order_);
     size_t next = 0;
     size_t under_way = 0;
     size_t stepped = 0;
-    while (stepped < order_.size()) {
-      while (next < order_.size() && under_way < tier_->sweep_depth()) {
-        const uint32_t e = order_[next++];
+    while (stepped < order.size()) {
+      while (next < order.size() && under_way < tier_->sweep_depth()) {
+        const uint32_t e = order[next++];
         ++under_way;
         tier_->Acquire(e, [&, e](const absl::Status& status) {
           ASSERT_TRUE(status.ok()) << status;
@@ -70,7 +70,6 @@ class NvmeTierTest : public ::testing::Test {
     tier_->SetVersion(version);
     tier_->Flush([](const absl::Status& status) { EXPECT_TRUE(status.ok()); });
     images_.Run();
-    std::reverse(order_.begin(), order_.end());
   }
 
   MemoryImages images_;
@@ -243,6 +242,17 @@ TEST_F(NvmeTierTest, ALargerExtentGetsLargerBuffersAndWhatIsHereStays) {
   images_.Run();
   tier_->State(9)[3 * 5 * 4096 - 1] = 5;
   EXPECT_EQ(tier_->State(0)[7], 3);
+}
+
+TEST_F(NvmeTierTest, SweepsAlternateTheirDirectionAndWhatComesNextIsLoadedFirst) {
+  Make(12, 4);
+  EXPECT_EQ(tier_->BeginSweep({0, 1, 2}), (std::vector<uint32_t>{0, 1, 2}));
+  EXPECT_TRUE(tier_->BeginSweep({}).empty()) << "the end of a sweep";
+  tier_->Prefetch(order_);
+  images_.Run();
+  for (uint32_t e = 0; e < 12; ++e) EXPECT_EQ(tier_->IsHere(e), e >= 8) << e;
+  EXPECT_EQ(tier_->BeginSweep({0, 1, 2}), (std::vector<uint32_t>{2, 1, 0}));
+  EXPECT_EQ(tier_->BeginSweep({5, 7}), (std::vector<uint32_t>{5, 7}));
 }
 
 TEST_F(NvmeTierTest, TooFewBuffersAreRefused) {
