@@ -2,7 +2,6 @@
 // hold.
 #include "server/round/engine.h"
 
-#include <algorithm>
 #include <optional>
 
 #include "common/base/check.h"
@@ -15,29 +14,17 @@
 namespace ballast::server {
 namespace {
 
-// The tier that `config` asks for; `nvme` points to it if it is on NVMe.
-absl::StatusOr<std::unique_ptr<Tier>> MakeTier(const JobPlan& plan, const Layout& layout,
-                                               const EngineConfig& config, NvmeTier** nvme) {
-  if (config.nvme_extents == 0) return MakeDramTier(StateShapeOf(plan.spec));
-  if (plan.spec.durability == Durability::kNone) {
+absl::StatusOr<ModelState> MakeState(const JobPlan& plan, const EngineConfig& config, simd::Isa isa,
+                                     const RoundFsm& fsm) {
+  if (config.nvme_extents != 0 && plan.spec.durability == Durability::kNone) {
     return absl::InvalidArgumentError(
         "a job of durability none has no images that its state could live in");
   }
-  BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<NvmeTier> made,
-                           NvmeTier::Create({.shape = StateShapeOf(plan.spec),
-                                             .extent_elements = LargestExtent(layout),
-                                             .buffers = config.nvme_extents}));
-  *nvme = made.get();
-  return std::unique_ptr<Tier>(std::move(made));
-}
-
-absl::StatusOr<ModelState> MakeState(const JobPlan& plan, const EngineConfig& config, simd::Isa isa,
-                                     const RoundFsm& fsm) {
-  NvmeTier* nvme = nullptr;
-  BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<Tier> tier, MakeTier(plan, fsm.layout(), config, &nvme));
-  ExtentStore store(std::move(tier), &optim::Kernels(isa));
-  BALLAST_RETURN_IF_ERROR(store.Add(fsm.layout(), fsm.owned()));
-  return ModelState{std::move(store), nvme, Weights(fsm.layout(), fsm.owned())};
+  return MakeModelState({.shape = StateShapeOf(plan.spec),
+                         .checkpoint_rounds = config.checkpoint_rounds,
+                         .buffers = config.nvme_extents,
+                         .image_threads = config.tier_threads},
+                        fsm.layout(), fsm.owned(), &optim::Kernels(isa));
 }
 
 // Gives memory to state and buffers on other threads while recovery waits for the disk. The pool's
@@ -58,9 +45,8 @@ std::unique_ptr<WorkerPool> Warm(ExecutorSource* executors, const RoundFsm& fsm,
 }
 
 // Reads state and open extents back from the files of a durable job.
-absl::StatusOr<Recovered> RecoverJob(const JobPlan& plan, const EngineConfig& config,
-                                     const EngineDeps& deps, const RoundFsm& fsm,
-                                     JobStorage* storage, ModelState* state,
+absl::StatusOr<Recovered> RecoverJob(const JobPlan& plan, const EngineDeps& deps,
+                                     const RoundFsm& fsm, JobStorage* storage, ModelState* state,
                                      Contributions* contributions) {
   storage->Measure(deps.clock, deps.metrics, plan.name(),
                    plan.spec.durability == Durability::kPower);
@@ -70,11 +56,10 @@ absl::StatusOr<Recovered> RecoverJob(const JobPlan& plan, const EngineConfig& co
     warming = Warm(deps.executors, fsm, state, contributions);
   }
   // Twice as many extents at a time as can be worked on: the others wait for the disk.
-  int lanes = 4 * deps.workers->threads();
-  if (state->nvme != nullptr) lanes = std::min(lanes, static_cast<int>(config.nvme_extents));
+  const int lanes = 4 * deps.workers->threads();
   BALLAST_ASSIGN_OR_RETURN(Recovered recovered,
-                           Recover(plan, fsm.layout(), fsm.owned(), storage, &state->store, lanes,
-                                   state->nvme, deps.executors, deps.recovered_extents));
+                           Recover(plan, fsm.layout(), fsm.owned(), storage, state, lanes,
+                                   deps.executors, deps.recovered_extents));
   warming.reset();
   for (const auto& [extent, logged] : recovered.open_extents) {
     BALLAST_ASSIGN_OR_RETURN(
@@ -105,29 +90,20 @@ absl::StatusOr<std::shared_ptr<Engine>> Engine::Make(const JobPlan& plan,
   std::optional<Recovered> recovered;
   std::shared_ptr<RoundLog> log = std::make_shared<NullRoundLog>();
   if (storage != nullptr) {
-    BALLAST_ASSIGN_OR_RETURN(
-        recovered, RecoverJob(plan, config, deps, fsm, storage.get(), &state, &contributions));
+    BALLAST_ASSIGN_OR_RETURN(recovered,
+                             RecoverJob(plan, deps, fsm, storage.get(), &state, &contributions));
     const uint64_t durable = recovered->fsm.round - (recovered->fsm.prepared.has_value() ? 0 : 1);
     log = JobStorage::MakeRoundLog(std::move(storage), durable, deps.executors,
-                                   state.nvme != nullptr ? config.tier_threads : 0);
+                                   state.placement->image_threads());
   }
-  // Of the extents that are checkpointed: a tier on NVMe writes its images itself.
-  const std::vector<uint32_t> checkpointed =
-      state.nvme == nullptr ? fsm.owned() : std::vector<uint32_t>();
-  std::vector<uint64_t> versions(checkpointed.size(), 0);
-  if (recovered.has_value() && state.nvme == nullptr) versions = recovered->image_versions;
-  BALLAST_ASSIGN_OR_RETURN(Checkpointer checkpointer,
-                           Checkpointer::Create(layout, StateArrayCount(fsm.plan().spec),
-                                                checkpointed, versions, config.checkpoint_rounds));
   // Not make_shared: weak pointers of timers would keep its memory, for timing.job_ttl.
   std::shared_ptr<Engine> engine = std::make_unique<Engine>(
       config, deps,
-      RoundDriver::Parts{std::move(fsm), std::move(contributions), std::move(state),
-                         std::move(checkpointer), std::move(log)});
+      RoundDriver::Parts{std::move(fsm), std::move(contributions), std::move(state), log});
   engine->strand_.Bind(engine);
   if (recovered.has_value()) engine->driver_.Resume(*recovered);
   // On the strand: the first reads may end while later ones are begun.
-  engine->Post([driver = &engine->driver_] { driver->ConnectTier(); });
+  engine->Post([driver = &engine->driver_, log] { driver->UseLog(log); });
   return engine;
 }
 

@@ -12,10 +12,9 @@
 
 #include "absl/status/status.h"
 #include "server/durability/job_storage.h"
-#include "server/durability/round_log.h"
-#include "server/round/model_state.h"
 #include "server/round/round_engine.h"
 #include "server/round/round_fsm.h"
+#include "server/tier/state_placement.h"
 
 namespace ballast::server {
 
@@ -24,8 +23,7 @@ class GrownFiles {
   // All that is committed before the open round.
   struct State {
     const RoundFsm* fsm = nullptr;
-    ModelState* state = nullptr;
-    ImageStore* images = nullptr;
+    StatePlacement* placement = nullptr;
     const std::optional<DecisionRecord>* last_decision = nullptr;
   };
 

@@ -45,11 +45,10 @@ void AddSquares(const LoggedRound& logged, Vote* vote) {
 // What became of one extent.
 struct Loaded {
   absl::Status status;
-  uint64_t image_version = 0;  // the newest
   bool init_missing = false;
   bool ahead = false;
   RoundReplay::Progress replay;  // since the image that the state comes from
-  uint64_t version = 0;          // of that image
+  uint64_t version = 0;          // of that image, or of one that the placement has written since
   uint64_t replayed_rounds = 0;
   uint64_t image_bytes = 0;
   uint64_t log_bytes = 0;  // of all images that were tried
@@ -57,22 +56,20 @@ struct Loaded {
 
 // What one thread needs.
 struct Lane {
+  size_t number = 0;
   RoundReplay::Lane replay;
-  // The state of one extent, where the job's own store does not hold all of them.
-  std::unique_ptr<ExtentStore> scratch;
-  ExtentStore* store = nullptr;  // that, or the job's
+  ExtentStore store;  // where it rebuilds extents
 };
 
 // One server's recovery. What is known of the log is gathered first; loading extents only reads it.
 class Recovery {
  public:
-  Recovery(const JobPlan& plan, const Layout& layout, JobStorage* storage, ExtentStore* store,
-           NvmeTier* nvme, ExecutorSource* executors, std::atomic<uint64_t>* done)
+  Recovery(const JobPlan& plan, const Layout& layout, JobStorage* storage, ModelState* state,
+           ExecutorSource* executors, std::atomic<uint64_t>* done)
       : plan_(plan),
         layout_(layout),
         storage_(storage),
-        store_(store),
-        nvme_(nvme),
+        state_(state),
         executors_(executors),
         done_(done) {}
 
@@ -96,13 +93,12 @@ class Recovery {
   // Of one extent; any thread.
   absl::Status Load(uint32_t extent, Lane* lane, Loaded* loaded);
   absl::Status LoadVersion(uint32_t extent, uint64_t version, Lane* lane, Loaded* loaded);
-  absl::Status WriteBack(uint32_t extent, Lane* lane, Loaded* loaded);
+  absl::Status Keep(uint32_t extent, const Lane& lane, Loaded* loaded) const;
 
   const JobPlan& plan_;
   const Layout& layout_;
   JobStorage* const storage_;
-  ExtentStore* const store_;
-  NvmeTier* const nvme_;  // null: everything stays in memory
+  ModelState* const state_;
   ExecutorSource* const executors_;
   std::atomic<uint64_t>* const done_;  // may be null
   Recovered out_;
@@ -155,23 +151,21 @@ absl::StatusOr<Recovered> Recovery::Run(const std::vector<uint32_t>& owned, int 
                   [log = storage_->log()](const LoggedExtent& from, void* to) {
                     return log->ReadExtent(from, to);
                   });
-  const size_t count = std::clamp<size_t>(owned.size(), 1, static_cast<size_t>(lanes));
+  const size_t most = std::min(static_cast<size_t>(lanes), state_->placement->recovery_lanes());
+  const size_t count = std::clamp<size_t>(owned.size(), 1, most);
   BALLAST_ASSIGN_OR_RETURN(std::vector<Lane> made, MakeLanes(count));
   BALLAST_RETURN_IF_ERROR(Merge(owned, LoadAll(owned, &made)));
-  if (nvme_ != nullptr) BALLAST_RETURN_IF_ERROR(storage_->images()->Sync());
+  BALLAST_RETURN_IF_ERROR(state_->placement->EndRecovery(out_.image_versions, storage_->images()));
   BALLAST_FAILPOINT_RETURN("recovery.after_load");
   return std::move(out_);
 }
 
 absl::StatusOr<std::vector<Lane>> Recovery::MakeLanes(size_t count) {
-  std::vector<Lane> lanes(count);
-  for (Lane& lane : lanes) {
-    BALLAST_ASSIGN_OR_RETURN(lane.replay, RoundReplay::MakeLane(layout_));
-    lane.store = store_;
-    if (nvme_ == nullptr) continue;
-    BALLAST_ASSIGN_OR_RETURN(lane.scratch, RoundReplay::MakeScratch(OptimizerOf(plan_.spec),
-                                                                    layout_, store_->kernels()));
-    lane.store = lane.scratch.get();
+  std::vector<Lane> lanes;
+  for (size_t i = 0; i < count; ++i) {
+    BALLAST_ASSIGN_OR_RETURN(RoundReplay::Lane replay, RoundReplay::MakeLane(layout_));
+    Tier* const tier = state_->placement->RecoveryTier(i);
+    lanes.push_back({i, std::move(replay), ExtentStore(tier, state_->store.kernels())});
   }
   return lanes;
 }
@@ -205,8 +199,7 @@ absl::Status Recovery::Merge(const std::vector<uint32_t>& owned,
   for (size_t i = 0; i < owned.size(); ++i) {
     const Loaded& one = loaded[i];
     BALLAST_RETURN_IF_ERROR(one.status);
-    out_.image_versions.push_back(one.image_version);
-    if (nvme_ != nullptr && one.version != 0) nvme_->SetStored(owned[i], one.version);
+    out_.image_versions.push_back(one.version);
     if (one.init_missing) out_.fsm.init_missing.push_back(owned[i]);
     if (one.ahead) out_.ahead.push_back(owned[i]);
     out_.replayed_rounds = std::max(out_.replayed_rounds, one.replayed_rounds);
@@ -229,16 +222,14 @@ bool Recovery::Unvoted(uint32_t extent) const {
 absl::Status Recovery::Load(uint32_t extent, Lane* lane, Loaded* loaded) {
   const Restored& fsm = out_.fsm;
   const std::vector<uint64_t> versions = storage_->images()->Versions(extent);
-  loaded->image_version = versions.empty() ? 0 : versions.front();
   // Before the first vote images may be half written, or may have been read from a cache after a
   // failed flush; the trainer still has what belongs there.
   if (Unvoted(extent)) {
     storage_->images()->Forget(extent);
     loaded->init_missing = true;
-    loaded->image_version = 0;
     return absl::OkStatus();
   }
-  BALLAST_RETURN_IF_ERROR(CheckNotBeyond(extent, loaded->image_version));
+  BALLAST_RETURN_IF_ERROR(CheckNotBeyond(extent, versions.empty() ? 0 : versions.front()));
   absl::Status why;
   for (const uint64_t version : versions) {
     const absl::Status status = LoadVersion(extent, version, lane, loaded);
@@ -297,7 +288,7 @@ absl::Status Recovery::StateLost(const std::string& why) const {
 absl::Status Recovery::LoadVersion(uint32_t extent, uint64_t version, Lane* lane, Loaded* loaded) {
   const uint64_t round = out_.fsm.round;
   // Straight to its place: what fails its checksum is read over, or the job is refused.
-  float* const state = lane->store->State(extent);
+  float* const state = lane->store.State(extent);
   BALLAST_RETURN_IF_ERROR(storage_->images()->Read(extent, version, state));
   const uint32_t arrays = StateArrayCount(plan_.spec);
   tier::SpreadLastTile(layout_.extents()[extent].elements, layout_.tile_elements(),
@@ -310,28 +301,29 @@ absl::Status Recovery::LoadVersion(uint32_t extent, uint64_t version, Lane* lane
     return absl::OkStatus();
   }
   for (uint64_t r = version; r < round; ++r) {
-    BALLAST_RETURN_IF_ERROR(replay_->Apply(extent, r, lane->store, &lane->replay, &loaded->replay));
+    BALLAST_RETURN_IF_ERROR(
+        replay_->Apply(extent, r, &lane->store, &lane->replay, &loaded->replay));
   }
   loaded->log_bytes += loaded->replay.log_bytes;
   loaded->replayed_rounds = round - version;
-  const bool behind = loaded->replay.stepped && nvme_ != nullptr;
-  return behind ? WriteBack(extent, lane, loaded) : absl::OkStatus();
+  return Keep(extent, *lane, loaded);
 }
 
-// Over the older image, or over one that was damaged; the one that was read stays until it counts.
-absl::Status Recovery::WriteBack(uint32_t extent, Lane* lane, Loaded* loaded) {
+absl::Status Recovery::Keep(uint32_t extent, const Lane& lane, Loaded* loaded) const {
   const uint64_t round = out_.fsm.round;
-  float* const state = lane->store->State(extent);
-  tier::PackLastTile(layout_.extents()[extent].elements, layout_.tile_elements(),
-                     StateArrayCount(plan_.spec), state);
-  if (const absl::Status written = storage_->images()->Write(extent, round, state); !written.ok()) {
+  const absl::StatusOr<uint64_t> kept = state_->placement->Keep({.lane = lane.number,
+                                                                 .extent = extent,
+                                                                 .image = loaded->version,
+                                                                 .version = round,
+                                                                 .stepped = loaded->replay.stepped},
+                                                                storage_->images());
+  if (!kept.ok()) {
     return ReasonedError(absl::StatusCode::kUnavailable, Reason::kStorageFailed,
                          absl::StrCat("job \"", plan_.spec.name, "\": extent ", extent,
-                                      " cannot be written back: ", written.message()),
+                                      " cannot be written back: ", kept.status().message()),
                          {.job = plan_.spec.name, .round = round});
   }
-  loaded->version = round;
-  loaded->image_version = round;
+  loaded->version = *kept;
   return absl::OkStatus();
 }
 
@@ -387,9 +379,9 @@ StorageOptions StorageOptionsOf(const JobPlan& plan, const Layout& layout, uint3
 
 absl::StatusOr<Recovered> Recover(const JobPlan& plan, const Layout& layout,
                                   const std::vector<uint32_t>& owned, JobStorage* storage,
-                                  ExtentStore* store, int lanes, NvmeTier* nvme,
-                                  ExecutorSource* executors, std::atomic<uint64_t>* done) {
-  return Recovery(plan, layout, storage, store, nvme, executors, done).Run(owned, lanes);
+                                  ModelState* state, int lanes, ExecutorSource* executors,
+                                  std::atomic<uint64_t>* done) {
+  return Recovery(plan, layout, storage, state, executors, done).Run(owned, lanes);
 }
 
 }  // namespace ballast::server

@@ -1,6 +1,6 @@
 // Recovery: a restarted server's state out of its images and its gradient log, by the kernels that
 // a live round uses: the newest whole image of each extent, then every decided round behind it.
-// Comes from: RoundEngine::Create. Goes to: ExtentStore (filled), RoundFsm::Restore.
+// Comes from: RoundEngine::Create. Goes to: ModelState (filled), RoundFsm::Restore.
 // Thread safety: blocking; while nothing else uses the job. Extents are independent of one another,
 // so several may be loaded at a time: while one waits for the disk, others are checked and stepped.
 #pragma once
@@ -15,10 +15,9 @@
 #include "common/base/executor_source.h"
 #include "common/tensor/layout.h"
 #include "server/durability/job_storage.h"
+#include "server/round/model_state.h"
 #include "server/round/round_fsm.h"
 #include "server/round/round_types.h"
-#include "server/state/extent_store.h"
-#include "server/tier/nvme_tier.h"
 
 namespace ballast::server {
 
@@ -30,7 +29,7 @@ struct Recovered {
   std::map<uint32_t, LoggedExtent> open_extents;
   // Extents whose image already holds the state after the open (prepared) round.
   std::vector<uint32_t> ahead;
-  std::vector<uint64_t> image_versions;  // the newest of each owned extent; 0: none
+  std::vector<uint64_t> image_versions;  // the newest whole one of each owned extent; 0: none
   uint64_t replayed_rounds = 0;
   uint64_t image_bytes = 0;
   uint64_t log_bytes = 0;
@@ -45,16 +44,15 @@ absl::Status StateLostIn(const JobPlan& plan, uint32_t server, const absl::Statu
 StorageOptions StorageOptionsOf(const JobPlan& plan, const Layout& layout, uint32_t self,
                                 uint32_t checkpoint_rounds);
 
-// Fills `store`, which has room for `owned`, `lanes` extents at a time on as many workers of
-// `executors`; one lane is the calling thread. Each takes memory for the gradient and the weights
-// of an extent. The result does not depend on their number. A fresh directory gives round
-// plan.epoch.start_round with all initial weights missing. Errors: DATA_LOSS, naming extent, round
-// and file, when a decided round cannot be rebuilt. `nvme`: the store's tier when it is on NVMe.
-// Then every lane takes memory for the state of an extent, too; what was replayed is written to the
-// images, and the tier learns what they hold. `done`: grows by one with each extent; may be null.
+// Brings back `state`, which has room for `owned`, `lanes` extents at a time or as many as its
+// placement allows, on workers of `executors`; one lane is the calling thread. Each takes memory
+// for the gradient and the weights of an extent. The result does not depend on their number. A
+// fresh directory gives round plan.epoch.start_round with all initial weights missing. Errors:
+// DATA_LOSS, naming extent, round and file, when a decided round cannot be rebuilt; those of the
+// placement. `done`: grows by one with each extent; may be null.
 absl::StatusOr<Recovered> Recover(const JobPlan& plan, const Layout& layout,
                                   const std::vector<uint32_t>& owned, JobStorage* storage,
-                                  ExtentStore* store, int lanes = 1, NvmeTier* nvme = nullptr,
+                                  ModelState* state, int lanes = 1,
                                   ExecutorSource* executors = ThreadSource::Get(),
                                   std::atomic<uint64_t>* done = nullptr);
 

@@ -7,36 +7,9 @@
 #include "common/base/mutant.h"
 #include "common/base/status_macros.h"
 #include "server/round/ratios.h"
-#include "server/tier/tile_layout.h"
+#include "server/tier/scratch_tier.h"
 
 namespace ballast::server {
-namespace {
-
-// A tier that is the memory of one extent: of all that there are it holds the one that is worked
-// on.
-class ScratchTier final : public Tier {
- public:
-  ScratchTier(const Layout& layout, const StateShape& shape, Arena memory)
-      : layout_(layout), shape_(shape), memory_(std::move(memory)) {}
-  absl::Status AddExtent(uint32_t, uint32_t) override { return absl::OkStatus(); }
-  void Acquire(uint32_t, Ready ready) override { ready(absl::OkStatus()); }
-  void Release(uint32_t, uint64_t) override {}
-  std::vector<uint32_t> BeginSweep(std::vector<uint32_t> extents) override { return extents; }
-  size_t sweep_depth() const override { return 1; }
-  size_t read_depth() const override { return 1; }
-  TileView Tile(uint32_t extent, uint32_t tile) override {
-    return TileAt(State(extent), layout_.extents()[extent].elements, shape_, tile);
-  }
-  float* State(uint32_t) override { return reinterpret_cast<float*>(memory_.data()); }
-  uint64_t bytes() const override { return memory_.bytes(); }
-
- private:
-  const Layout& layout_;
-  const StateShape shape_;
-  const Arena memory_;
-};
-
-}  // namespace
 
 RoundReplay::RoundReplay(Optimizer optimizer, const Layout& layout, const Rounds& rounds,
                          uint64_t until, ReadGradient read)

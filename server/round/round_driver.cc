@@ -37,16 +37,7 @@ RoundDriver::RoundDriver(JobStrand* strand, const EngineConfig& config, const En
             Feed(SlotLostInput{slot, "it never opened its stream"});
           },
           meter_.job()),
-      images_({.strand = strand,
-               .fsm = &fsm_,
-               .state = &state_,
-               .checkpoint_rounds = config.checkpoint_rounds,
-               .storage_failed = [this](const absl::Status& status) { StorageFailed(status); },
-               .written = [this] { initial_.OnImageWritten(); }},
-              std::move(parts.checkpointer)),
-      initial_(
-          &fsm_, &state_, &images_, [this](const absl::Status& status) { StorageFailed(status); },
-          [this] { waiters_.Fire(Waiters::kWritten); }),
+      initial_(&fsm_, &state_, [this] { waiters_.Fire(Waiters::kWritten); }),
       intake_(&fsm_, &contributions_, &initial_, &audience_, deps.metrics),
       reducer_(strand, deps.workers, &reduce::Kernels(deps.isa), &contributions_,
                [this](uint32_t extent, const ReducedNorm& reduced) { OnReduced(extent, reduced); }),
@@ -54,7 +45,6 @@ RoundDriver::RoundDriver(JobStrand* strand, const EngineConfig& config, const En
       sender_(strand, &fsm_, &state_, &audience_,
               [this](const absl::Status& status) { StorageFailed(status); }),
       captures_(strand, &fsm_, &optim::Kernels(deps.isa), deps.executors, deps.clock, config.self) {
-  images_.Use(log_.get());
 }
 
 Sweep::Deps RoundDriver::SweepDeps() {
@@ -66,7 +56,7 @@ Sweep::Deps RoundDriver::SweepDeps() {
           .audience = &audience_,
           .stepped =
               [this] {
-                if (BALLAST_MUTANT(kImageWhileApplying)) images_.Pump();
+                if (BALLAST_MUTANT(kImageWhileApplying)) KeepImages();
                 meter_.Step(!sweep_.extents().empty());
                 // The FSM may have failed meanwhile; then the input has no effect.
                 Feed(SteppedInput{});
@@ -233,22 +223,20 @@ void RoundDriver::Do(const OpenRound& effect) {
   BALLAST_PROBE(kRoundOver);
   contributions_.ReleaseAll();
   sweep_.ForgetLeftOut();
-  images_.OnRound();
   audience_.TellDone({.round = effect.round,
                       .step_ns = meter_.step_ns(),
                       .weight_overflows = sweep_.weight_overflows()});
   meter_.End(effect.round);
-  // What the round wrote is flushed once, and what the next sweep begins with is loaded while
-  // gradients come in.
-  if (state_.nvme != nullptr) {
-    state_.nvme->SetVersion(fsm_.round());
-    images_.Flush();
-    state_.nvme->BeginSweep({});
-    sweep_.PrefetchNext();
-  }
-  images_.Pump();
+  state_.placement->OnRound(fsm_.round());
+  KeepImages();
   captures_.OnRound();
   waiters_.Fire(Waiters::kApplied);
+}
+
+// An image of a state that is half stepped would be of no version.
+void RoundDriver::KeepImages() {
+  const bool steps = fsm_.phase() == Phase::kApplying && !BALLAST_MUTANT(kImageWhileApplying);
+  if (!steps) state_.placement->KeepImages(fsm_.round(), log_->short_of_room());
 }
 
 // --- Ends ---------------------------------------------------------------------------------------
@@ -311,8 +299,7 @@ void RoundDriver::End() {
   deps_.votes->DropVotes(fsm_.plan().job);
   // Its files may be opened again once the end is reported, so nothing may write to them any more.
   // This waits for the disk; the job has nothing else to do.
-  if (state_.nvme != nullptr) state_.nvme->Connect(nullptr, nullptr, nullptr);
-  images_.Use(nullptr);
+  state_.placement->Disconnect();
   captures_.End(failure_);
   log_ = std::make_unique<NullRoundLog>();
   // They get the failure.

@@ -7,7 +7,6 @@
 //   StateSender    state on its way out
 //   Audience       streams, seats, leases, what trainers hear
 //   InitialWeights the weights that the job begins with
-//   ImageKeeper    images young enough for the log to forget
 //   CaptureDesk    the state of a round for a snapshot
 //   GrownFiles     the files of the job as it will be
 //   Waiters        what waits for the round to move
@@ -35,7 +34,6 @@
 #include "server/round/capture_desk.h"
 #include "server/round/contributions.h"
 #include "server/round/grown_files.h"
-#include "server/round/image_keeper.h"
 #include "server/round/initial_weights.h"
 #include "server/round/intake.h"
 #include "server/round/job_strand.h"
@@ -59,7 +57,6 @@ class RoundDriver {
     RoundFsm fsm;
     Contributions contributions;
     ModelState state;
-    Checkpointer checkpointer;
     std::shared_ptr<RoundLog> log;
   };
 
@@ -68,8 +65,9 @@ class RoundDriver {
 
   // Puts the driver of a durable job where the log ends. Before all else, on any thread.
   void Resume(const Recovered& recovered);
-  // Connects a tier on NVMe to the images of the log.
-  void ConnectTier();
+  // `log`, at first that of Parts, takes the present log's place, and its images that of the
+  // state's. On the strand.
+  void UseLog(std::shared_ptr<RoundLog> log);
 
   // The rest is RoundEngine's, with the same meaning, on the strand.
   void Start(bool restarted);
@@ -137,9 +135,11 @@ class RoundDriver {
   absl::Status LeaveEpoch(const EpochRecord& before);
   void GrowNow(const Growth& growth);
   absl::Status CommitGrown(const Growth& growth);
-  absl::Status TakeGrown(const JobPlan& plan, uint32_t window_extents);
-  // `log` takes the present log's place.
-  void UseLog(std::shared_ptr<RoundLog> log);
+  // `log` is that of the grown files.
+  absl::Status TakeGrown(const JobPlan& plan, uint32_t window_extents,
+                         std::shared_ptr<RoundLog> log);
+  // Has images written that are due, so that the log can forget.
+  void KeepImages();
   // Fails the job behind the effects that are carried out now.
   void FailLater(const absl::Status& status);
   // After a failed write or flush nothing may be assumed about the file: the process ends, and is
@@ -159,7 +159,6 @@ class RoundDriver {
   ModelState state_;
   std::shared_ptr<RoundLog> log_;  // a capture may outlive what takes its place
   Audience audience_;
-  ImageKeeper images_;
   InitialWeights initial_;
   Intake intake_;
   Reducer reducer_;

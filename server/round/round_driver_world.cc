@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/check.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/base/mutant.h"
@@ -22,7 +21,6 @@ void RoundDriver::Resume(const Recovered& recovered) {
   if (!recovered.open_extents.empty()) BALLAST_PROBE(kRestoredGradient);
   if (!recovered.ahead.empty()) BALLAST_PROBE(kExtentAhead);
   if (recovered.replayed_rounds > 0) BALLAST_PROBE(kReplay);
-  UseLog(log_);
   sweep_.LeaveOut({recovered.ahead.begin(), recovered.ahead.end()});
   if (recovered.last_decision.has_value()) {
     const DecisionRecord& last = *recovered.last_decision;
@@ -46,23 +44,21 @@ void RoundDriver::Resume(const Recovered& recovered) {
 
 void RoundDriver::UseLog(std::shared_ptr<RoundLog> log) {
   log_ = std::move(log);
-  images_.Use(log_.get());
-  log_->OnShortOfRoom([pump = strand_->Callback([this](const absl::Status&) { images_.Pump(); })] {
-    pump(absl::OkStatus());
+  log_->OnShortOfRoom([keep = strand_->Callback([this](const absl::Status&) { KeepImages(); })] {
+    keep(absl::OkStatus());
   });
-}
-
-void RoundDriver::ConnectTier() {
-  if (state_.nvme == nullptr) return;
-  BALLAST_CHECK(log_->image_io() != nullptr);
-  state_.nvme->Connect(
-      log_->image_io(),
-      [this](ImageIo::Done done) {
-        return strand_->Callback([done = std::move(done)](const absl::Status& s) { done(s); });
-      },
-      [this](const absl::Status& status) { StorageFailed(status); });
-  state_.nvme->SetVersion(fsm_.round());
-  sweep_.PrefetchNext();
+  const auto wrap = [this](ImageIo::Done done) -> ImageIo::Done {
+    return strand_->Callback([done = std::move(done)](const absl::Status& s) { done(s); });
+  };
+  state_.placement->Connect({.images = log_.get(),
+                             .wrap = wrap,
+                             .failed = [this](const absl::Status& s) { StorageFailed(s); },
+                             .progress =
+                                 [this] {
+                                   KeepImages();
+                                   initial_.Check();
+                                 }},
+                            fsm_.round());
 }
 
 void RoundDriver::Start(bool restarted) {
@@ -76,7 +72,7 @@ JobStatus RoundDriver::Status() const {
   fsm_.FillStatus(&status);
   status.tenant = fsm_.plan().tenant;
   status.state_bytes = state_.store.bytes();
-  status.tier = state_.nvme != nullptr ? "nvme" : "dram";
+  status.tier = state_.placement->name();
   status.rounds = meter_.history().All();
   status.now_ns = static_cast<uint64_t>(deps_.clock->Now().count());
   status.open_streams = audience_.open_streams();
@@ -313,7 +309,7 @@ void RoundDriver::Grow(const Growth& growth) {
   const JobPlan& plan = growth.plan;
   if (!failure_.ok()) return growth.done(failure_);
   if (absl::Status status = CheckPlan(plan); !status.ok()) return growth.done(status);
-  if (!fsm_.durable()) return growth.done(TakeGrown(plan, growth.window_extents));
+  if (!fsm_.durable()) return growth.done(TakeGrown(plan, growth.window_extents, log_));
   const JobPlan& ours = fsm_.plan();
   if (plan.layout_version == ours.layout_version && FirstDifference(ours.spec, plan.spec).empty()) {
     return growth.done(absl::OkStatus());  // The home asks again.
@@ -329,15 +325,13 @@ void RoundDriver::Grow(const Growth& growth) {
     waiters_.Add(Waiters::kApplied, [=, this] { Grow(growth); });
     return;
   }
-  if (state_.nvme == nullptr) return GrowNow(growth);
-  // What is under way belongs to the old files.
-  state_.nvme->WhenQuiet([=, this] { GrowNow(growth); });
+  state_.placement->Quiesce([=, this] { GrowNow(growth); });
 }
 
 void RoundDriver::GrowNow(const Growth& growth) {
   if (!failure_.ok()) return growth.done(failure_);
   absl::Status status =
-      grown_.Make(growth.plan, growth.files, {&fsm_, &state_, log_.get(), &last_decision_});
+      grown_.Make(growth.plan, growth.files, {&fsm_, state_.placement.get(), &last_decision_});
   if (status.ok() && !growth.plan.growing) status = CommitGrown(growth);
   growth.done(status);
 }
@@ -358,38 +352,23 @@ absl::Status RoundDriver::CommitGrown(const Growth& growth) {
   std::unique_ptr<JobStorage> storage = grown_.Take();
   storage->Measure(deps_.clock, deps_.metrics, grown.name(),
                    grown.spec.durability == Durability::kPower);
-  UseLog(JobStorage::MakeRoundLog(std::move(storage), fsm_.round() - 1, deps_.executors,
-                                  state_.nvme != nullptr ? config_.tier_threads : 0));
+  const absl::Status taken =
+      TakeGrown(grown, growth.window_extents,
+                JobStorage::MakeRoundLog(std::move(storage), fsm_.round() - 1, deps_.executors,
+                                         state_.placement->image_threads()));
   growth.files.drop_old(grown);
-  return TakeGrown(grown, growth.window_extents);
+  return taken;
 }
 
-absl::Status RoundDriver::TakeGrown(const JobPlan& plan, uint32_t window_extents) {
+absl::Status RoundDriver::TakeGrown(const JobPlan& plan, uint32_t window_extents,
+                                    std::shared_ptr<RoundLog> log) {
   BALLAST_ASSIGN_OR_RETURN(Layout layout, LayoutOfSpec(plan.spec));
-  const std::vector<uint32_t> before = fsm_.owned();
   BALLAST_RETURN_IF_ERROR(fsm_.Extend(plan, layout, window_extents));
   window_extents_.store(window_extents, std::memory_order_relaxed);
-  std::vector<uint32_t> fresh;
-  std::vector<uint64_t> versions;  // of the images
-  for (const uint32_t extent : fsm_.owned()) {
-    const bool known = std::find(before.begin(), before.end(), extent) != before.end();
-    if (!known) fresh.push_back(extent);
-    versions.push_back(known ? fsm_.round() : 0);
-  }
-  BALLAST_RETURN_IF_ERROR(state_.store.Add(layout, fresh));
+  BALLAST_RETURN_IF_ERROR(state_.placement->Place(layout, fsm_.owned(), fsm_.round()));
   state_.weights = Weights(layout, fsm_.owned());
-  if (state_.nvme != nullptr) {
-    for (const uint32_t extent : before) state_.nvme->SetStored(extent, fsm_.round());
-    ConnectTier();
-    versions.clear();
-  }
   contributions_ = Contributions(layout, fsm_.owned(), plan.epoch, window_extents);
-  BALLAST_ASSIGN_OR_RETURN(
-      Checkpointer checkpointer,
-      Checkpointer::Create(layout, StateArrayCount(plan.spec),
-                           state_.nvme == nullptr ? fsm_.owned() : std::vector<uint32_t>(),
-                           versions, config_.checkpoint_rounds));
-  images_.Replace(std::move(checkpointer));
+  UseLog(std::move(log));
   BALLAST_LOG(INFO, LogField("run", plan.spec.name), LogField("round", fsm_.round()))
       << "grown to " << plan.spec.tensors.size() << " tensors, layout version "
       << plan.layout_version;

@@ -129,9 +129,4 @@ void Sweep::TellWeights(uint32_t extent, const BufferRef& weight) const {
   BALLAST_FAILPOINT("weights.after_tell");
 }
 
-void Sweep::PrefetchNext() {
-  const std::vector<uint32_t>& owned = deps_.fsm->owned();
-  deps_.state->nvme->Prefetch({owned.rbegin(), owned.rend()});
-}
-
 }  // namespace ballast::server

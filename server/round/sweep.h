@@ -71,9 +71,6 @@ class Sweep {
   // No sweep in this round.
   void SkipRound() { weight_overflows_ = 0; }
 
-  // With a tier on NVMe: loads what the next sweep begins with, as far as there is room.
-  void PrefetchNext();
-
  private:
   absl::Status RatiosLost(uint32_t extent) const;
   // `extent` is in memory. `version` of OnStepped as in Tier::Release.

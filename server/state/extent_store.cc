@@ -58,7 +58,10 @@ uint32_t TileCount(const Layout& layout, uint32_t extent) {
 }
 
 ExtentStore::ExtentStore(std::unique_ptr<Tier> tier, const optim::KernelTable* kernels)
-    : tier_(std::move(tier)), kernels_(kernels) {}
+    : own_(std::move(tier)), tier_(own_.get()), kernels_(kernels) {}
+
+ExtentStore::ExtentStore(Tier* tier, const optim::KernelTable* kernels)
+    : tier_(tier), kernels_(kernels) {}
 
 absl::Status ExtentStore::Add(const Layout& layout, const std::vector<uint32_t>& extents) {
   for (const uint32_t extent : extents) {

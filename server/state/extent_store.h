@@ -33,7 +33,9 @@ struct ExtentStep {
 
 class ExtentStore {
  public:
+  // A tier of its own, or one that outlives it.
   ExtentStore(std::unique_ptr<Tier> tier, const optim::KernelTable* kernels);
+  ExtentStore(Tier* tier, const optim::KernelTable* kernels);
 
   // Makes room for `extents` of `layout`, with initial values (StateShape). Errors:
   // RESOURCE_EXHAUSTED.
@@ -62,7 +64,7 @@ class ExtentStore {
   // All arrays of an extent, see Tier::State.
   float* State(uint32_t extent) { return tier_->State(extent); }
   uint64_t bytes() const { return tier_->bytes(); }
-  Tier* tier() const { return tier_.get(); }
+  Tier* tier() const { return tier_; }
   const optim::KernelTable* kernels() const { return kernels_; }
 
  private:
@@ -70,7 +72,8 @@ class ExtentStore {
   uint64_t UploadTile(const TileView& tile, const char* from, DType weight_dtype, char* weight,
                       const ExtentStep& step) const;
 
-  std::unique_ptr<Tier> tier_;
+  std::unique_ptr<Tier> own_;
+  Tier* tier_;
   const optim::KernelTable* kernels_;
 };
 

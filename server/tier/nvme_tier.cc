@@ -14,8 +14,7 @@ namespace {
 
 // Extents read ahead, and as many written behind, at most: more only take room from the cache.
 constexpr uint32_t kAheadMax = 8;
-// How far ahead of a sweep it is looked for extents that will need room.
-constexpr size_t kLookahead = 4 * kAheadMax;
+constexpr size_t kLookahead = 4 * kAheadMax;  // so far ahead are extents that will need room
 
 }  // namespace
 
@@ -121,7 +120,8 @@ void NvmeTier::SetStored(uint32_t extent, uint64_t version) {
 void NvmeTier::Acquire(uint32_t extent, Ready ready) {
   Entry& entry = Find(extent);
   if (!failure_.ok()) return ready(failure_);
-  if (sweep_next_ < sweep_.size() && sweep_[sweep_next_] == extent) ++sweep_next_;
+  const bool next = sweep_.next < sweep_.extents.size() && sweep_.extents[sweep_.next] == extent;
+  if (next) ++sweep_.next;
   if (entry.residence == Residence::kHere) {
     ++entry.users;
     ready(absl::OkStatus());
@@ -149,13 +149,13 @@ void NvmeTier::Release(uint32_t extent, uint64_t version) {
 }
 
 std::vector<uint32_t> NvmeTier::BeginSweep(std::vector<uint32_t> extents) {
-  const bool reverse = !extents.empty() && std::exchange(backward_, !backward_);
+  const bool reverse = !extents.empty() && std::exchange(sweep_.backward, !sweep_.backward);
   if (reverse) std::reverse(extents.begin(), extents.end());
-  sweep_ = std::move(extents);
-  sweep_next_ = 0;
+  sweep_.extents = std::move(extents);
+  sweep_.next = 0;
   for (const uint32_t extent : behind_) Find(extent).list = &ahead_;
   ahead_.splice(ahead_.end(), behind_);
-  return sweep_;
+  return sweep_.extents;
 }
 
 void NvmeTier::Save(uint32_t extent, bool initial, ImageIo::Done done) {
@@ -174,7 +174,7 @@ void NvmeTier::Save(uint32_t extent, bool initial, ImageIo::Done done) {
 }
 
 void NvmeTier::Prefetch(std::vector<uint32_t> extents) {
-  if (backward_) std::reverse(extents.begin(), extents.end());
+  if (sweep_.backward) std::reverse(extents.begin(), extents.end());
   for (const uint32_t extent : extents) {
     if (free_.empty() || !wanted_.empty() || !failure_.ok()) return;
     Entry& entry = Find(extent);
@@ -183,6 +183,7 @@ void NvmeTier::Prefetch(std::vector<uint32_t> extents) {
 }
 
 int64_t NvmeTier::OldestBelow(uint64_t version) const {
+  if (!failure_.ok()) return -1;
   int64_t oldest = -1;
   uint64_t stored = version;
   for (const auto& [extent, entry] : entries_) {
@@ -201,9 +202,9 @@ int64_t NvmeTier::OldestBelow(uint64_t version) const {
 size_t NvmeTier::Wanted() const {
   size_t wanted = wanted_.size();
   const size_t enough = sweep_depth();
-  const size_t end = std::min(sweep_.size(), sweep_next_ + kLookahead);
-  for (size_t i = sweep_next_; i < end && wanted < enough; ++i) {
-    wanted += Find(sweep_[i]).residence == Residence::kAway ? 1 : 0;
+  const size_t end = std::min(sweep_.extents.size(), sweep_.next + kLookahead);
+  for (size_t i = sweep_.next; i < end && wanted < enough; ++i) {
+    wanted += Find(sweep_.extents[i]).residence == Residence::kAway ? 1 : 0;
   }
   return std::min(wanted, enough);
 }
@@ -372,7 +373,7 @@ void NvmeTier::OnFlushed(const absl::Status& status) {
 }
 
 void NvmeTier::Fail(const absl::Status& status) {
-  if (failed_) failed_(status);
+  if (const auto failed = failed_) failed(status);  // A copy: it may end the job, and disconnect.
 }
 
 // From now on nothing begins, and nothing waits.

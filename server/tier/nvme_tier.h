@@ -68,6 +68,10 @@ class NvmeTier final : public Tier {
   float* State(uint32_t extent) override;
   uint64_t bytes() const override { return options_.buffers * buffer_bytes_; }
 
+  // A buffer, before the first Acquire and Prefetch: the memory of any extent.
+  float* Buffer(uint32_t index) {
+    return reinterpret_cast<float*>(memory_.data() + index * buffer_bytes_);
+  }
   // The newest image of the extent holds its state as of `version`.
   void SetStored(uint32_t extent, uint64_t version);
   // Every state is from now on that of `version`, until it is stepped.
@@ -82,7 +86,7 @@ class NvmeTier final : public Tier {
   // Loads the extents that the next sweep over `extents` begins with, as long as buffers are free.
   void Prefetch(std::vector<uint32_t> extents);
   // The extent whose image is oldest, if that is below `version`; none: -1. Those that were never
-  // stored, or are about to be, do not count.
+  // stored, or are about to be, do not count; nor does any, once the disk has failed.
   int64_t OldestBelow(uint64_t version) const;
   // `quiet` runs when no read, write or flush is under way and none is waited for.
   void WhenQuiet(std::function<void()> quiet);
@@ -149,9 +153,12 @@ class NvmeTier final : public Tier {
   // In memory, those to be evicted first in front: what this sweep has stepped, and the rest.
   std::list<uint32_t> behind_;
   std::list<uint32_t> ahead_;
-  std::vector<uint32_t> sweep_;
-  size_t sweep_next_ = 0;
-  bool backward_ = false;  // the next sweep
+  struct Sweep {
+    std::vector<uint32_t> extents;
+    size_t next = 0;        // index in extents
+    bool backward = false;  // the sweep after this one
+  };
+  Sweep sweep_;
   uint64_t version_ = 0;
   size_t reading_ = 0;
   size_t writing_ = 0;

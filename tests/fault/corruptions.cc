@@ -136,16 +136,17 @@ Verdict Judge::Look(const Image& image) const {
   }
   auto storage = jobs->Open(plan);
   if (!storage.ok()) return Refused(storage.status());
-  server::ExtentStore store(server::MakeDramTier(server::StateShapeOf(plan.spec)),
-                            &optim::Kernels(simd::DetectIsa()));
   std::vector<uint32_t> owned;
   for (uint32_t e = 0; e < plan.owner.size(); ++e) {
     if (plan.owner[e] == self_) owned.push_back(e);
   }
-  if (!store.Add(workload_.layout(), owned).ok()) return {Verdict::kSilent, "no memory"};
-  const auto recovered = Recover(plan, workload_.layout(), owned, storage->get(), &store);
+  auto state =
+      server::MakeModelState({.shape = server::StateShapeOf(plan.spec)}, workload_.layout(), owned,
+                             &optim::Kernels(simd::DetectIsa()));
+  if (!state.ok()) return {Verdict::kSilent, "no memory"};
+  const auto recovered = Recover(plan, workload_.layout(), owned, storage->get(), &*state);
   if (!recovered.ok()) return Refused(recovered.status());
-  const Verdict verdict = Compare(*recovered, storage->get(), &store);
+  const Verdict verdict = Compare(*recovered, storage->get(), &state->store);
   if (verdict.kind != Verdict::kNoticed) return verdict;
   storage->reset();
   return AskTheOthers(image, recovered->fsm.round);

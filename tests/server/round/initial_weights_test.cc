@@ -1,5 +1,5 @@
-// InitialWeights of a job on NVMe: the first vote waits until every extent that is complete
-// survives.
+// InitialWeights, in memory and on NVMe: frames become the state of an extent and its weights, and
+// the first vote waits until every extent that is complete survives.
 #include "server/round/initial_weights.h"
 
 #include <gtest/gtest.h>
@@ -17,112 +17,89 @@ namespace ballast::server {
 namespace {
 
 constexpr uint32_t kElements = 128;  // of an extent
-constexpr size_t kWeightBytes = kElements * sizeof(float);
+constexpr uint32_t kWeightBytes = kElements * sizeof(float);
 
-class InitialWeightsTest : public ::testing::Test {
+class InitialWeightsTest : public ::testing::TestWithParam<uint32_t> {
  protected:
   InitialWeightsTest()
       : plan_(testing::Durable(testing::MakePlan({kElements, kElements}, 1, {0}))),
         fsm_(plan_),
-        disk_(3 * kWeightBytes) {}
-
-  void SetUp() override {
-    const RoundFsm& fsm = fsm_.fsm_;
-    auto tier = NvmeTier::Create({.shape = StateShapeOf(plan_.spec),
-                                  .extent_elements = kElements,
-                                  .buffers = kNvmeBuffersMin});
-    ASSERT_TRUE(tier.ok()) << tier.status();
-    NvmeTier* const nvme = tier->get();
-    nvme->Connect(
-        &disk_, [](ImageIo::Done done) { return done; },
-        [this](const absl::Status& status) { failures_.push_back(status); });
-    ExtentStore store(*std::move(tier), &optim::Kernels(simd::Isa::kScalar));
-    ASSERT_TRUE(store.Add(fsm.layout(), fsm.owned()).ok());
-    state_ = std::make_unique<ModelState>(
-        ModelState{std::move(store), nvme, Weights(fsm.layout(), fsm.owned())});
-    auto checkpointer = Checkpointer::Create(fsm.layout(), /*arrays=*/3, {}, {}, /*rounds=*/1);
-    ASSERT_TRUE(checkpointer.ok()) << checkpointer.status();
-    images_ = std::make_unique<ImageKeeper>(ImageKeeper::Deps{.fsm = &fsm, .state = state_.get()},
-                                            *std::move(checkpointer));
-    initial_ = std::make_unique<InitialWeights>(
-        &fsm, state_.get(), images_.get(),
-        [this](const absl::Status& status) { failures_.push_back(status); }, [] {});
+        disk_(3 * kWeightBytes),
+        state_(*MakeModelState({.shape = StateShapeOf(plan_.spec), .buffers = GetParam()},
+                               fsm_.fsm_.layout(), fsm_.fsm_.owned(),
+                               &optim::Kernels(simd::Isa::kScalar))),
+        initial_(&fsm_.fsm_, &state_, [] {}) {
+    state_.placement->Connect(
+        {.images = &disk_,
+         .wrap = [](ImageIo::Done done) { return done; },
+         .failed = [](const absl::Status& status) { ADD_FAILURE() << status; },
+         .progress =
+             [this] {
+               state_.placement->KeepImages(1, /*short_of_room=*/false);
+               initial_.Check();
+             }},
+        /*version=*/1);
   }
 
-  // All frames of the extent arrive.
-  void Arrive(uint32_t extent) {
+  // Half of the extent's frames arrive.
+  void Put(uint32_t extent, uint32_t half, float value) {
     const FrameHeader frame = testing::MakeFrame(plan_, FrameKind::kInit, 0, 1, extent,
-                                                 {0, static_cast<uint32_t>(kWeightBytes)});
-    ASSERT_TRUE(initial_->Put(frame, Payload::FromString(std::string(kWeightBytes, 'w'))).ok());
-    initial_->Complete(extent);
+                                                 {half * kWeightBytes / 2, kWeightBytes / 2});
+    const std::vector<float> values(kElements / 2, value);
+    ASSERT_TRUE(initial_
+                    .Put(frame, Payload::FromString({reinterpret_cast<const char*>(values.data()),
+                                                     kWeightBytes / 2}))
+                    .ok());
   }
-  void Wait() {
-    initial_->WhenDurable([this] { ++durable_; });
+  void Arrive(uint32_t extent) {
+    Put(extent, 1, 4);
+    Put(extent, 0, 3);
+    initial_.Complete(extent);
   }
 
   const JobPlan plan_;
   testing::FsmFixture fsm_;
   testing::MemoryImages disk_;
-  std::unique_ptr<ModelState> state_;
-  std::unique_ptr<ImageKeeper> images_;
-  std::unique_ptr<InitialWeights> initial_;
-  std::vector<absl::Status> failures_;
-  int durable_ = 0;
+  ModelState state_;
+  InitialWeights initial_;
 };
 
-TEST_F(InitialWeightsTest, TheCallWaitsForTheWriteAndTheFlush) {
-  Arrive(0);
-  Wait();
-  ASSERT_EQ(disk_.kept.size(), 1u);
-  disk_.RunOne();
-  EXPECT_EQ(disk_.writes, 1);
-  EXPECT_EQ(durable_, 0) << "the image is written, and not flushed";
-  disk_.Run();
-  EXPECT_EQ(durable_, 1);
-  EXPECT_EQ(disk_.writes_flushed, 1);
-  Wait();
-  EXPECT_EQ(durable_, 2) << "nothing is left to wait for";
-}
-
-TEST_F(InitialWeightsTest, WhatIsSavedDuringAFlushNeedsAnotherOne) {
-  Arrive(0);
-  disk_.RunOne();  // Its flush is under way.
+TEST_P(InitialWeightsTest, TheFramesOfAnExtentBecomeItsStateAndItsWeights) {
   Arrive(1);
-  Wait();
-  ASSERT_EQ(disk_.kept.size(), 2u);
-  std::swap(disk_.kept[0], disk_.kept[1]);
-  disk_.RunOne();
-  EXPECT_EQ(disk_.writes, 2);
-  disk_.RunOne();
-  EXPECT_EQ(disk_.flushes, 1);
-  EXPECT_EQ(durable_, 0) << "the flush began before the second write";
   disk_.Run();
-  EXPECT_EQ(durable_, 1);
-  EXPECT_EQ(disk_.flushes, 2);
-  EXPECT_TRUE(failures_.empty());
+  bool ready = false;
+  state_.store.tier()->Acquire(1, [&](const absl::Status& status) { ready = status.ok(); });
+  ASSERT_TRUE(ready);
+  for (uint32_t t = 0; t < 2; ++t) {
+    const TileView tile = state_.store.Tile(1, t);
+    for (uint32_t i = 0; i < tile.elements; ++i) {
+      ASSERT_EQ(tile.master()[i], t == 0 ? 3 : 4);
+      ASSERT_EQ(tile.array[1][i], 0);
+    }
+  }
+  const BufferRef weights = state_.weights.Find(1);
+  ASSERT_TRUE(weights);
+  EXPECT_EQ(reinterpret_cast<const float*>(weights.data())[0], 3);
+  EXPECT_EQ(reinterpret_cast<const float*>(weights.data())[kElements - 1], 4);
+  EXPECT_FALSE(state_.weights.Find(0));
 }
 
-TEST_F(InitialWeightsTest, WhatArrivesDuringAFlushIsWaitedFor) {
+TEST_P(InitialWeightsTest, TheCallWaitsUntilTheLastOfThemSurvives) {
+  int durable = 0;
   Arrive(0);
+  initial_.WhenDurable([&] { ++durable; });
   disk_.RunOne();
   Arrive(1);
-  Wait();
-  disk_.RunOne();
-  EXPECT_EQ(disk_.flushes, 1);
-  EXPECT_EQ(durable_, 0) << "the second extent is not written";
-  disk_.Run();
-  EXPECT_EQ(durable_, 1);
-  EXPECT_EQ(disk_.writes_flushed, 2);
+  while (!disk_.kept.empty()) {
+    disk_.RunOne();
+    EXPECT_EQ(durable, disk_.Survives(0) == 1 && disk_.Survives(1) == 1 ? 1 : 0);
+  }
+  EXPECT_EQ(durable, 1);
+  initial_.WhenDurable([&] { ++durable; });
+  EXPECT_EQ(durable, 2) << "nothing is left to wait for";
 }
 
-TEST_F(InitialWeightsTest, AFailedWriteIsReportedAndNothingCountsAsDurable) {
-  disk_.write_error = absl::DataLossError("the disk is broken");
-  Arrive(0);
-  Wait();
-  disk_.Run();
-  EXPECT_FALSE(failures_.empty());
-  EXPECT_EQ(durable_, 0);
-}
+INSTANTIATE_TEST_SUITE_P(Placements, InitialWeightsTest, ::testing::Values(0u, 4u));
 
 }  // namespace
 }  // namespace ballast::server

@@ -79,10 +79,9 @@ class LambRecovery : public ::testing::Test {
   absl::StatusOr<Recovered> Restart() {
     EXPECT_TRUE(storage_->log()->Sync().ok());
     storage_ = nullptr;
-    EXPECT_TRUE(store_.Add(layout_, {0}).ok());
     auto storage = JobStorage::Open(&disk_, kDirectory, options_);
     if (!storage.ok()) return storage.status();
-    return Recover(plan_, layout_, {0}, storage->get(), &store_);
+    return Recover(plan_, layout_, {0}, storage->get(), &state_);
   }
   void ExpectLost(const std::string& text) {
     const absl::Status status = Restart().status();
@@ -103,7 +102,8 @@ class LambRecovery : public ::testing::Test {
   const StorageOptions options_ = StorageOptionsOf(plan_, layout_, 0, 2);
   MemoryDisk disk_;
   std::unique_ptr<JobStorage> storage_;
-  ExtentStore store_{MakeDramTier(StateShapeOf(plan_.spec)), &optim::Kernels(simd::Isa::kScalar)};
+  ModelState state_ = *MakeModelState({.shape = StateShapeOf(plan_.spec)}, layout_, {0},
+                                      &optim::Kernels(simd::Isa::kScalar));
 };
 
 TEST_F(LambRecovery, TheOpenRoundHasItsRatiosAndItsSecondVote) {
@@ -173,7 +173,7 @@ TEST_F(LambRecovery, ADecidedRoundIsReplayedByItsRatiosAndKeepsTheSecondVote) {
   const float grow_root = static_cast<float>(1 / std::sqrt(1 - 0.999));
   const float u = std::fma(
       0.1f, 1.0f, m * static_cast<float>(1 / (1 - 0.9)) / std::fma(std::sqrt(v), grow_root, 1e-8f));
-  const TileView tile = store_.Tile(0, 0);
+  const TileView tile = state_.store.Tile(0, 0);
   EXPECT_EQ(tile.array[1][7], m);
   EXPECT_EQ(tile.array[2][7], v);
   EXPECT_EQ(tile.master()[7], std::fma(-1e-2f * 0.5f, u, 1.0f));

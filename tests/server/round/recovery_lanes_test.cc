@@ -10,9 +10,9 @@
 #include "common/io/arena.h"
 #include "common/io/memory_disk.h"
 #include "server/optim/dispatch.h"
-#include "server/round/image_copy.h"
 #include "server/round/recovery.h"
 #include "server/simd/isa.h"
+#include "server/tier/image_copy.h"
 #include "tests/server/round/plans.h"
 
 namespace ballast::server {
@@ -60,20 +60,21 @@ class RecoveryLanes : public ::testing::Test {
     ASSERT_TRUE(images->Write(extent, version, image.data()).ok());
   }
 
-  absl::StatusOr<Recovered> RecoverInto(ExtentStore* store, int lanes) {
-    EXPECT_TRUE(store->Add(layout_, owned_).ok());
+  absl::StatusOr<Recovered> RecoverInto(ModelState* state, int lanes) {
     auto storage = JobStorage::Open(&disk_, kDirectory, options_);
     if (!storage.ok()) return storage.status();
-    return Recover(plan_, layout_, owned_, storage->get(), store, lanes);
+    return Recover(plan_, layout_, owned_, storage->get(), state, lanes);
   }
-  ExtentStore EmptyStore() const {
-    return ExtentStore(MakeDramTier(StateShapeOf(plan_.spec)), &optim::Kernels(simd::Isa::kScalar));
+  ModelState EmptyState() const {
+    return *MakeModelState({.shape = StateShapeOf(plan_.spec)}, layout_, owned_,
+                           &optim::Kernels(simd::Isa::kScalar));
   }
-  std::string StateOf(ExtentStore* store) const {
+  std::string StateOf(ModelState* of) const {
     std::string state;
     for (const uint32_t e : owned_) {
-      std::string image(size_t{layout_.extents()[e].elements} * 12, '\0');
-      CopyToImage(layout_, store, e, image.data());
+      const uint32_t elements = layout_.extents()[e].elements;
+      std::string image(size_t{elements} * 12, '\0');
+      CopyToImage(of->store.State(e), elements, StateShapeOf(plan_.spec), image.data());
       state += image;
     }
     return state;
@@ -101,7 +102,7 @@ class RecoveryLanes : public ::testing::Test {
 };
 
 TEST_F(RecoveryLanes, GiveTheSameState) {
-  ExtentStore one = EmptyStore();
+  ModelState one = EmptyState();
   const auto alone = RecoverInto(&one, 1);
   ASSERT_TRUE(alone.ok()) << alone.status();
   EXPECT_EQ(alone->fsm.round, 2);
@@ -111,13 +112,13 @@ TEST_F(RecoveryLanes, GiveTheSameState) {
   EXPECT_EQ(alone->image_versions[1], 1);
   EXPECT_GT(owned_.size(), 8);
   for (const int lanes : {2, 5, 100}) {
-    ExtentStore store = EmptyStore();
-    const auto recovered = RecoverInto(&store, lanes);
+    ModelState brought = EmptyState();
+    const auto recovered = RecoverInto(&brought, lanes);
     ASSERT_TRUE(recovered.ok()) << recovered.status();
     EXPECT_EQ(recovered->image_versions, alone->image_versions);
     EXPECT_EQ(recovered->image_bytes, alone->image_bytes);
     EXPECT_EQ(recovered->replayed_rounds, alone->replayed_rounds);
-    EXPECT_EQ(StateOf(&store), StateOf(&one)) << lanes << " lanes";
+    EXPECT_EQ(StateOf(&brought), StateOf(&one)) << lanes << " lanes";
   }
   float first = 0;
   std::memcpy(&first, StateOf(&one).data(), sizeof(first));
@@ -127,8 +128,8 @@ TEST_F(RecoveryLanes, GiveTheSameState) {
 TEST_F(RecoveryLanes, NameTheSameExtentWhenSeveralAreLost) {
   for (const uint32_t extent : {5, 6, 11}) DamageImagesOf(extent);
   for (const int lanes : {1, 2, 5, 100}) {
-    ExtentStore store = EmptyStore();
-    const auto recovered = RecoverInto(&store, lanes);
+    ModelState brought = EmptyState();
+    const auto recovered = RecoverInto(&brought, lanes);
     ASSERT_EQ(recovered.status().code(), absl::StatusCode::kDataLoss) << lanes << " lanes";
     EXPECT_NE(recovered.status().message().find("extent 5 cannot be brought to round 2"),
               std::string::npos)
@@ -142,11 +143,10 @@ TEST_F(RecoveryLanes, ThePolicyComesFromTheLogAndMustBeThatOfTheJob) {
   JobPlan plan = plan_;
   plan.spec.policy.loss_scaler = LossScalerConfig{};
   const auto recover = [&](const JobPlan& of) {
-    ExtentStore store = EmptyStore();
-    EXPECT_TRUE(store.Add(layout_, owned_).ok());
+    ModelState brought = EmptyState();
     auto storage = JobStorage::Open(&disk_, kDirectory, options_);
     EXPECT_TRUE(storage.ok()) << storage.status();
-    return Recover(of, layout_, owned_, storage->get(), &store, 1);
+    return Recover(of, layout_, owned_, storage->get(), &brought, 1);
   };
   const absl::Status lost = recover(plan).status();
   EXPECT_EQ(ReasonOf(lost), Reason::kStateLost) << lost;

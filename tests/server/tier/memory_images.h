@@ -1,6 +1,7 @@
-// Images in memory for tests of the NVMe tier: calls are kept until the test lets them happen, or
-// happen at once, and are counted.
-// Comes from: the tests beside it. Goes to: NvmeTier. Thread safety: thread-compatible.
+// Images in memory for tests of tiers and placements: calls are kept until the test lets them
+// happen, or happen at once, and are counted.
+// Comes from: the tests of this folder. Goes to: NvmeTier, StatePlacement. Thread safety:
+// thread-compatible.
 #pragma once
 
 #include <algorithm>
@@ -15,11 +16,11 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "server/durability/image_io.h"
+#include "server/durability/round_log.h"
 
 namespace ballast::server::testing {
 
-class MemoryImages final : public ImageIo {
+class MemoryImages final : public ImageIo, public ImageStore {
  public:
   // `bytes`: of every extent's payload.
   explicit MemoryImages(size_t bytes) : bytes_(bytes) {}
@@ -48,11 +49,26 @@ class MemoryImages final : public ImageIo {
       done(absl::OkStatus());
     });
   }
+  void WriteImage(ExtentImage image, Done done) override {
+    const uint32_t extent = image.extent;
+    const uint64_t version = image.version;
+    Write(std::move(image), [this, extent, version, done = std::move(done)](absl::Status status) {
+      if (status.ok()) survive_[extent] = version;
+      done(status);
+    });
+  }
+  ImageIo* image_io() override { return this; }
 
   void Flush(Done done) override {
-    Later([this, done = std::move(done)] {
+    // Writes that end after this call are not covered.
+    std::map<uint32_t, uint64_t> covered;
+    for (const auto& [extent, versions] : images) {
+      if (!versions.empty()) covered[extent] = versions.rbegin()->first;
+    }
+    Later([this, covered, done = std::move(done)] {
       ++flushes;
       writes_flushed = writes;
+      for (const auto& [extent, version] : covered) survive_[extent] = version;
       done(absl::OkStatus());
     });
   }
@@ -65,6 +81,12 @@ class MemoryImages final : public ImageIo {
     const std::function<void()> next = std::move(kept.front());
     kept.pop_front();
     next();
+  }
+
+  // The newest version of the extent that a flush has covered; 0: none.
+  uint64_t Survives(uint32_t extent) const {
+    const auto it = survive_.find(extent);
+    return it == survive_.end() ? 0 : it->second;
   }
 
   bool at_once = false;
@@ -84,6 +106,7 @@ class MemoryImages final : public ImageIo {
   }
 
   const size_t bytes_;
+  std::map<uint32_t, uint64_t> survive_;
 };
 
 }  // namespace ballast::server::testing

@@ -1,5 +1,5 @@
 // Checkpointer: which slot is written when, checked over many shapes by writing down every image.
-#include "server/round/checkpointer.h"
+#include "server/tier/checkpointer.h"
 
 #include <gtest/gtest.h>
 
@@ -13,8 +13,8 @@
 #include "common/base/crc32c.h"
 #include "common/io/arena.h"
 #include "server/optim/dispatch.h"
-#include "server/round/image_copy.h"
-#include "server/round/recovery.h"
+#include "server/state/extent_store.h"
+#include "server/tier/image_copy.h"
 #include "server/tier/tier.h"
 #include "tests/server/round/plans.h"
 
@@ -53,13 +53,14 @@ class CheckpointerTest : public ::testing::Test {
     store_ = std::make_unique<ExtentStore>(MakeDramTier(StateShapeOf(plan_.spec)),
                                            &optim::Kernels(simd::Isa::kScalar));
     ASSERT_TRUE(store_->Add(layout_, owned_).ok());
-    auto made = Checkpointer::Create(layout_, StateArrayCount(plan_.spec), owned_,
-                                     std::move(versions), rounds);
+    std::vector<PlacedExtent> placed = PlacedOf(layout_, owned_, {}, 0);
+    for (size_t i = 0; i < placed.size(); ++i) placed[i].stored = versions[i];
+    auto made = Checkpointer::Create(StateShapeOf(plan_.spec), std::move(placed), rounds);
     ASSERT_TRUE(made.ok()) << made.status();
     checkpointer_.emplace(*std::move(made));
   }
   void Pump(uint64_t version, bool short_of_room = false) {
-    checkpointer_->Pump(layout_, store_.get(), &log_, version, short_of_room,
+    checkpointer_->Pump(store_->tier(), &log_, version, short_of_room,
                         [this](const absl::Status&) { ++written_; });
   }
   // The oldest write under way is over.
@@ -260,7 +261,8 @@ TEST_F(CheckpointerTest, AnImageHoldsTheStateAsASlotWantsIt) {
   for (const auto& [image, done] : log_.kept) {
     EXPECT_EQ(reinterpret_cast<uintptr_t>(image.data) % kPageBytes, 0u);
     std::vector<char> expected(3 * 128 * sizeof(float));
-    CopyToImage(layout_, store_.get(), image.extent, expected.data());
+    CopyToImage(store_->State(image.extent), layout_.extents()[image.extent].elements,
+                StateShapeOf(plan_.spec), expected.data());
     EXPECT_EQ(std::memcmp(image.data, expected.data(), expected.size()), 0);
     const auto* values = static_cast<const float*>(image.data);
     EXPECT_EQ(values[0], static_cast<float>(image.extent * 1000)) << "p of the first tile";
@@ -294,7 +296,8 @@ TEST(CopyToImage, BringsTheChecksumsOfItsChunks) {
     const size_t bytes = expected.size() * sizeof(float);
     const ImageShape shape{extent, layout.extents()[extent].elements, 3};
     const Arena image = *Arena::Create(ImageFile::BufferBytes(shape));
-    const std::vector<uint32_t> crcs = CopyToImage(layout, &store, extent, image.data());
+    const std::vector<uint32_t> crcs =
+        CopyToImage(store.State(extent), shape.elements, StateShapeOf(plan.spec), image.data());
     EXPECT_EQ(std::memcmp(image.data(), expected.data(), bytes), 0);
     std::vector<uint32_t> wanted;
     for (size_t at = 0; at < bytes; at += kImageChunkBytes) {
@@ -332,10 +335,10 @@ TEST_F(CheckpointerTest, CopiesOfFourArraysDoNotOverlap) {
 }
 
 TEST_F(CheckpointerTest, AServerWithoutExtentsHasNothingToWrite) {
-  auto made = Checkpointer::Create(layout_, 3, {}, {}, 4);
+  auto made = Checkpointer::Create(StateShapeOf(plan_.spec), {}, 4);
   ASSERT_TRUE(made.ok()) << made.status();
   made->OnRound();
-  made->Pump(layout_, nullptr, &log_, 2, /*short_of_room=*/true, [](const absl::Status&) {});
+  made->Pump(nullptr, &log_, 2, /*short_of_room=*/true, [](const absl::Status&) {});
   EXPECT_TRUE(log_.images.empty());
 }
 

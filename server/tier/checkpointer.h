@@ -1,8 +1,8 @@
 // Checkpointer: which extent is written to its image next, and when. Every round a share of the
 // extents is due, so that each of them is written once in `rounds` rounds; initial weights are due
 // at once.
-// Comes from: ImageKeeper. Goes to: ImageStore::WriteImage.
-// Thread safety: thread-compatible; owned by the engine's strand.
+// Comes from: MemoryPlacement. Goes to: ImageStore::WriteImage.
+// Thread safety: thread-compatible; used on the job's strand.
 #pragma once
 
 #include <cstdint>
@@ -13,22 +13,20 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/io/arena.h"
-#include "common/tensor/layout.h"
 #include "server/durability/round_log.h"
-#include "server/state/extent_store.h"
+#include "server/tier/image_copy.h"
+#include "server/tier/tier.h"
 
 namespace ballast::server {
 
 class Checkpointer {
  public:
-  // `on_written` gets every write's outcome, on any thread; the engine brings it back to its strand
+  // `on_written` gets every write's outcome, on any thread; the caller brings it back to its strand
   // and calls OnWritten.
   using Written = std::function<void(absl::Status)>;
-  // `arrays`: of the state, the master weight included. `versions`: of the newest image of each of
-  // `owned`, 0 for none.
-  static absl::StatusOr<Checkpointer> Create(const Layout& layout, uint32_t arrays,
-                                             std::vector<uint32_t> owned,
-                                             std::vector<uint64_t> versions, uint32_t rounds);
+  // Of equally old extents the first of `extents` is written first. RESOURCE_EXHAUSTED.
+  static absl::StatusOr<Checkpointer> Create(const StateShape& shape,
+                                             std::vector<PlacedExtent> extents, uint32_t rounds);
 
   // The extent has all its initial weights: it must be on disk before the first vote.
   void AddInitial(uint32_t extent) { initial_.push_back(extent); }
@@ -42,8 +40,8 @@ class Checkpointer {
 
   // Starts writes of the present state, which is that of `version` and stays so until the next call
   // of this or of anything that steps. `short_of_room`: the log waits for newer images.
-  void Pump(const Layout& layout, ExtentStore* store, ImageStore* images, uint64_t version,
-            bool short_of_room, const Written& on_written);
+  void Pump(Tier* tier, ImageStore* images, uint64_t version, bool short_of_room,
+            const Written& on_written);
   // A write is over.
   void OnWritten();
 
@@ -51,11 +49,12 @@ class Checkpointer {
   // Copies under way: one is copied while the other is written.
   static constexpr uint32_t kWritingMax = 2;
 
-  // Index in owned_ of the extent whose image is oldest; SIZE_MAX when all are of `version`.
+  // Index in extents_ of the extent whose image is oldest; SIZE_MAX when all are of `version`.
   size_t Oldest(uint64_t version) const;
+  size_t IndexOf(uint32_t extent) const;
 
-  std::vector<uint32_t> owned_;
-  std::vector<uint64_t> versions_;  // of what was last written (or is being written)
+  StateShape shape_;
+  std::vector<PlacedExtent> extents_;  // stored: also while that version is being written
   uint32_t share_ = 1;
   std::vector<BufferPool> pool_;  // one, or none without extents
   std::deque<uint32_t> initial_;

@@ -1,0 +1,117 @@
+// MemoryPlacement: all state in memory, stepped in place, and a rolling checkpoint of it.
+// Comes from: MakePlacement. Goes to: the tier in memory, Checkpointer, ImageStore.
+// Thread safety: as StatePlacement.
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "common/base/status_macros.h"
+#include "server/tier/checkpointer.h"
+#include "server/tier/image_copy.h"
+#include "server/tier/state_placement.h"
+
+namespace ballast::server {
+namespace {
+
+class MemoryPlacement final : public StatePlacement {
+ public:
+  explicit MemoryPlacement(const PlacementOptions& options)
+      : options_(options), tier_(MakeDramTier(options.shape)) {}
+
+  const char* name() const override { return "dram"; }
+  Tier* tier() override { return tier_.get(); }
+  int image_threads() const override { return 0; }
+
+  absl::Status Place(const Layout& layout, const std::vector<uint32_t>& owned,
+                     uint64_t version) override {
+    std::vector<PlacedExtent> placed = PlacedOf(layout, owned, extents_, version);
+    for (const PlacedExtent& one : placed) {
+      if (one.fresh) BALLAST_RETURN_IF_ERROR(tier_->AddExtent(one.extent, one.elements));
+    }
+    extents_ = std::move(placed);
+    return MakeCheckpointer();
+  }
+
+  void Connect(PlacementLinks links, uint64_t) override {
+    links_ = std::move(links);
+    ++generation_;
+  }
+  void Disconnect() override { Connect({}, 0); }
+
+  void PutInitial(uint32_t extent, uint64_t, std::function<void()> fill) override {
+    fill();
+    if (!keeps_images()) return;
+    checkpointer_->AddInitial(extent);
+    Progress();
+  }
+  void DropInitial() override { checkpointer_->DropInitial(); }
+  bool initial_durable() const override { return !checkpointer_->initial_pending(); }
+
+  void OnRound(uint64_t) override { checkpointer_->OnRound(); }
+  void KeepImages(uint64_t version, bool short_of_room) override {
+    if (!keeps_images()) return;
+    checkpointer_->Pump(tier_.get(), links_.images, version, short_of_room,
+                        links_.wrap([this, generation = generation_](const absl::Status& status) {
+                          // Files that the job has outgrown, or an ended job, change nothing here.
+                          if (generation_ == generation) OnWritten(status);
+                        }));
+  }
+
+  // What is under way writes copies, and for the present images only.
+  void Quiesce(std::function<void()> quiet) override { quiet(); }
+  absl::Status CopyTo(ImageFile* images, uint64_t version) override {
+    return CopyExtents(extents_, options_.shape.arrays, images, version,
+                       [this](const PlacedExtent& one, void* to) {
+                         return CopyToImage(tier_->State(one.extent), one.elements, options_.shape,
+                                            to);
+                       });
+  }
+
+  size_t recovery_lanes() const override { return std::numeric_limits<size_t>::max(); }
+  // Extents are rebuilt where they stay.
+  Tier* RecoveryTier(size_t) override { return tier_.get(); }
+  absl::StatusOr<uint64_t> Keep(const RebuiltExtent& rebuilt, ImageFile*) override {
+    return rebuilt.image;  // The log has the rest until the next checkpoint.
+  }
+  absl::Status EndRecovery(const std::vector<uint64_t>& stored, ImageFile*) override {
+    for (size_t i = 0; i < extents_.size(); ++i) extents_[i].stored = stored[i];
+    return MakeCheckpointer();
+  }
+
+ private:
+  bool keeps_images() const { return links_.images != nullptr && links_.images->keeps_images(); }
+  absl::Status MakeCheckpointer() {
+    BALLAST_ASSIGN_OR_RETURN(
+        checkpointer_, Checkpointer::Create(options_.shape, extents_, options_.checkpoint_rounds));
+    return absl::OkStatus();
+  }
+  void OnWritten(const absl::Status& status) {
+    checkpointer_->OnWritten();
+    if (status.ok()) return Progress();
+    const auto failed = links_.failed;  // A copy: the job ends in it, and disconnects.
+    failed(status);
+  }
+  void Progress() {
+    const auto progress = links_.progress;
+    progress();
+  }
+
+  const PlacementOptions options_;
+  const std::unique_ptr<Tier> tier_;
+  std::vector<PlacedExtent> extents_;         // `stored` as of the last Place or recovery
+  std::optional<Checkpointer> checkpointer_;  // from Place on
+  PlacementLinks links_;
+  uint32_t generation_ = 0;  // of links_
+};
+
+}  // namespace
+
+std::unique_ptr<StatePlacement> MakeMemoryPlacement(const PlacementOptions& options) {
+  return std::make_unique<MemoryPlacement>(options);
+}
+
+std::unique_ptr<StatePlacement> MakePlacement(const PlacementOptions& options) {
+  return options.buffers == 0 ? MakeMemoryPlacement(options) : MakeNvmePlacement(options);
+}
+
+}  // namespace ballast::server
