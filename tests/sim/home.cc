@@ -95,7 +95,7 @@ SimHome::SimHome(const Context& context, SimServer* server, const server::JobPla
       process_(server->process()),
       config_(ConfigOf(context)),
       peers_(context, process_),
-      jobs_(config_, process_->clock(), &peers_, this) {
+      jobs_(config_, process_->clock(), &peers_, this, /*under_way=*/nullptr) {
   jobs_.Recover(plan, /*making=*/false);
 }
 
