@@ -55,8 +55,8 @@ absl::StatusOr<Arena> Arena::Create(size_t bytes) {
   const size_t rounded = RoundUp(bytes, kAlignmentBytes);
   char* begin = Map(rounded);
   if (begin != nullptr && reinterpret_cast<uintptr_t>(begin) % kAlignmentBytes != 0) {
-    // Kernels before 6.7 align nothing: one alignment more than needed, so that an aligned range
-    // lies inside; the rest goes back.
+    // Kernels before 6.7 do not align: map one alignment more than needed, so that an aligned range
+    // lies inside, and unmap the rest.
     munmap(begin, rounded);
     begin = Map(rounded + kAlignmentBytes);
     if (begin != nullptr) begin = CutAligned(begin, rounded);

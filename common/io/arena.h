@@ -31,8 +31,8 @@ class Arena {
   Arena& operator=(Arena&& other) noexcept;
 
   // Keeps every page in memory from its first touch on, so that none is swapped out or moved while
-  // a disk fills it. False when the process may not lock so much (RLIMIT_MEMLOCK); then all works
-  // as before.
+  // a disk fills it. False when the process may not lock so much (RLIMIT_MEMLOCK); then everything
+  // works, without locked pages.
   bool LockTouchedPages();
   // Gives all pages memory now, on this thread, where the system can (Linux 5.14); else they get it
   // at their first touch as ever.

@@ -21,7 +21,7 @@ class BufferPools {
   // `unit`, which is a power of two.
   static size_t ClassOf(size_t bytes, size_t most, size_t unit);
 
-  // From now on `buffers` more of `bytes` may be out at a time.
+  // From now on `buffers` more of `bytes` may be in use at a time.
   void Allow(size_t bytes, size_t buffers) { pools_[bytes].allowed += buffers; }
   // A buffer of exactly `bytes`, which Allow has named. Errors: those of BufferPool::Acquire;
   // INTERNAL for other sizes.

@@ -71,7 +71,7 @@ class EngineFile : public File {
     if (!OnPages(offset, to, bytes)) return done(ReadAt(offset, bytes, to));
     const auto ended = [this, offset, bytes, to, done](const absl::Status& status) {
       if (status.ok()) return done(bytes);
-      // Past the end of the file: how much there is, only a plain read says.
+      // Past the end of the file: only a plain read shows how many bytes exist.
       done(absl::IsOutOfRange(status) ? ReadAt(offset, bytes, to) : status);
     };
     engine_->Submit(Request(IoKind::kRead, offset, to, bytes, ended));

@@ -18,8 +18,8 @@ namespace ballast {
 using IoBackendMaker = std::function<absl::StatusOr<std::unique_ptr<IoBackend>>(int queue_depth)>;
 
 // `below` outlives the result and all its files. A device gets its engine, with `options`, when the
-// first file on it is opened for direct I/O. Where that cannot be (no direct I/O, no room for
-// another queue), which is logged once, files do everything before they return.
+// first file on it is opened for direct I/O. Where that is impossible (no direct I/O, no room for
+// another queue), which is logged once, all calls finish before they return.
 std::unique_ptr<FileSystem> EngineFileSystem(FileSystem* below, const IoOptions& options,
                                              IoBackendMaker make_backend = MakeLibaioBackend);
 

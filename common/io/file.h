@@ -20,7 +20,7 @@
 
 namespace ballast {
 
-// What direct I/O wants memory, offsets and lengths to be multiples of.
+// Unit of memory addresses, offsets and lengths in direct I/O.
 constexpr size_t kPageBytes = 4096;
 
 struct ConstBytes {
@@ -51,7 +51,7 @@ class File {
   // ReadAt and WriteAt that may continue after the call: `done` runs once, on any thread, which it
   // must not hold up. Memory stays valid, and for a write unchanged, until then; the file, too. A
   // caller that needs an order among requests waits for one before it begins the next; Sync covers
-  // the finished ones. Files without an engine (engine_files.h) do all of it before they return.
+  // the finished ones. Files without an engine (engine_files.h) finish before they return.
   virtual void StartRead(uint64_t offset, size_t bytes, void* to,
                          std::function<void(absl::StatusOr<size_t>)> done) {
     done(ReadAt(offset, bytes, to));
@@ -79,7 +79,7 @@ enum class OpenMode : uint8_t {
   kRead,       // must exist
   kWrite,      // read and write, must exist
   kCreate,     // read and write, created or emptied
-  kCreateNew,  // read and write, ALREADY_EXISTS when it is there
+  kCreateNew,  // read and write, ALREADY_EXISTS when it exists
 };
 
 constexpr bool Creates(OpenMode mode) {
@@ -110,8 +110,8 @@ class FileSystem {
   // Replaces `to` if it exists. Survives power loss only after SyncDirectory.
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;
   // Gives the file `from` the second name `to`: one file, whose bytes stay until both are removed.
-  // Survives power loss only after SyncDirectory. ALREADY_EXISTS; UNIMPLEMENTED where it cannot be
-  // done: `to` is on another device, or the file system has no such names, too few, or not for this
+  // Survives power loss only after SyncDirectory. ALREADY_EXISTS; UNIMPLEMENTED where links are
+  // impossible: `to` is on another device, or the file system has none, no more, or none for this
   // user.
   virtual absl::Status Link(const std::string& from, const std::string& to) = 0;
   // NOT_FOUND when it is not there.

@@ -16,12 +16,12 @@ namespace ballast {
 // set it. A write beyond it fails with EFBIG where SIGXFSZ is ignored. None: there is no limit.
 std::optional<uint64_t> FileBytesMax();
 
-// Whether a link failed with errno value `error` because there cannot be one.
+// Whether errno value `error` of a failed link means that links are impossible.
 bool CannotLink(int error);
 
 // The Status of errno value `error`, coded as file.h says. The text is "cannot <operation> <path>:
-// <system's words>" and, where the reader can do something, what. `operation` is a verb with its
-// numbers: "write 512 bytes at offset 0 of".
+// <system's words>" and the next step, where there is one. `operation` is a verb with its numbers:
+// "write 512 bytes at offset 0 of".
 absl::Status FileError(int error, absl::string_view operation, absl::string_view path);
 // The same of an operation on stored data (read, list, open and not create): EIO is DATA_LOSS. A
 // failed write or flush has lost nothing stored earlier.

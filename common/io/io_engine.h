@@ -43,8 +43,8 @@ class IoBackend {
  public:
   virtual ~IoBackend() = default;
   // Takes the first blocks of `blocks`, in order; returns how many: fewer than all when the device
-  // takes no more now, or a negative errno value when the first one cannot be taken at all. Never
-  // more are under way than the depth it was made with.
+  // takes no more now, or a negative errno value when it refuses the first one. No more blocks are
+  // under way than the depth at its creation.
   virtual int Submit(absl::Span<const IoBlock> blocks) = 0;
   // Waits for at least one event of the blocks under way, of which there is at least one; returns
   // how many it has put into `events`.
@@ -87,7 +87,7 @@ class IoEngine {
  private:
   IoEngine(const IoOptions& options, std::unique_ptr<IoBackend> backend);
   void Loop();
-  // Hands blocks to the backend until it is full. What cannot be handed over ends at once.
+  // Hands blocks to the backend until it is full. A refused block ends at once.
   void Fill() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnEvent(const IoEvent& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

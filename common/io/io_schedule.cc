@@ -91,7 +91,8 @@ std::optional<IoDone> IoSchedule::Finish(IoPiece piece, int64_t result) {
         "cannot read ", piece.bytes, " bytes at offset ", progress.request.offset + piece.at,
         " of ", progress.request.path, ": the file ends after ", result, " of them"));
   } else if (whole == 0) {
-    error = PieceError(piece, ENOSPC);  // A write of nothing has no errno; a full device is why.
+    error =
+        PieceError(piece, ENOSPC);  // A write of no bytes has no errno; the cause is a full device.
   }
   if (error.ok()) {
     piece.at += whole;

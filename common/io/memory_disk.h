@@ -34,11 +34,11 @@ namespace ballast {
 // from them and ".." is a name like any other.
 class MemoryDisk : public FileSystem {
  public:
-  // Where a crash takes its choices from. Answering always 0 keeps everything, always 1 loses
-  // everything unsynced.
+  // Source of a crash's choices. Answering always 0 keeps everything, always 1 loses everything
+  // unsynced.
   using Random = std::function<uint64_t()>;
 
-  // What can be made to fail. kSync is File::Sync and SyncDirectory.
+  // Operations that tests can make fail. kSync is File::Sync and SyncDirectory.
   enum class Operation : uint8_t {
     kOpen,
     kRead,
@@ -81,8 +81,8 @@ class MemoryDisk : public FileSystem {
   void LoseNextWrite();
   // The next write goes to `offset` of its file instead.
   void MisdirectNextWrite(uint64_t offset);
-  // Turns bit `bit` (0 to 7) of the byte at `offset` around, wherever the disk holds that byte.
-  // NOT_FOUND when there is no such file, OUT_OF_RANGE when it is shorter.
+  // Flips bit `bit` (0 to 7) of the byte at `offset`, wherever the disk holds that byte. NOT_FOUND
+  // when there is no such file, OUT_OF_RANGE when it is shorter.
   absl::Status FlipBit(const std::string& path, uint64_t offset, int bit);
   // A write larger than the room left writes a part and fails.
   void SetCapacity(uint64_t bytes);

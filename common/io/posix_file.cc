@@ -130,7 +130,7 @@ class PosixFile : public File {
           written -= parts[0].bytes;
         }
       } else if (count == 0 || !FallBack(&fd)) {
-        // A write of nothing sets no errno; the cause is a full device.
+        // A write of no bytes sets no errno; the cause is a full device.
         return FileError(count == 0 ? ENOSPC : errno,
                          absl::StrCat("write ", left, " bytes at offset ", offset, " of"), path_);
       }
@@ -142,7 +142,7 @@ class PosixFile : public File {
 
   absl::Status Sync() override {
     // The kernel reports a failed write-back once and then forgets the pages, so that a second call
-    // would succeed although the bytes are gone. One descriptor speaks for both.
+    // would succeed although the bytes are gone. One descriptor's error counts for both.
     if (sync_failed_.load()) return FileError(EIO, "sync again after a failed sync", path_);
     if (Uninterrupted([&] { return fdatasync(cached_.get()); }) == 0) return absl::OkStatus();
     const int error = errno;

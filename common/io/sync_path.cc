@@ -10,7 +10,8 @@ std::string ParentAt(const std::string& path, size_t slash) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-// Of a directory in which this process can have made no name, or whose names need no flush.
+// The error for a directory in which this process cannot have made a name, or whose names need no
+// flush.
 bool NotOurs(const absl::Status& status) {
   return absl::IsPermissionDenied(status) || absl::IsInternal(status);
 }

@@ -1,4 +1,4 @@
-// SyncPathTo: makes a directory last whose names on the way may be new.
+// SyncPathTo: makes a directory durable, with all new names on its path.
 // Comes from: the code that makes the directory in which all of its files lie. Goes to: FileSystem.
 // Thread safety: as FileSystem; blocks on the disk.
 #pragma once
@@ -10,9 +10,9 @@
 
 namespace ballast {
 
-// Returns when every name on the way to `path` survives power loss; this process may have made it,
-// or one before it that ended too soon. Errors: those of SyncDirectory for the directory that holds
-// `path`. A parent further up that this user may not open, or whose file system flushes no
+// Returns when every name on the way to `path` survives power loss, whether made by this process or
+// by an earlier one that ended too soon. Errors: those of SyncDirectory for the directory that
+// holds `path`. A parent further up that this user may not open, or whose file system flushes no
 // directories, holds no name that this user's process has made, and is left out.
 absl::Status SyncPathTo(FileSystem* fs, const std::string& path);
 

@@ -29,7 +29,7 @@ class VolatileBytes {
   // Power loss: each unsaved change is kept, lost, or kept in some of its sectors of 512 bytes.
   // Always 0 from `random` keeps all, always 1 loses all.
   void Crash(const std::function<uint64_t()>& random);
-  // Turns one bit around wherever the byte at `offset` is held.
+  // Flips one bit wherever the byte at `offset` is held.
   void FlipBit(uint64_t offset, int bit);
 
  private:

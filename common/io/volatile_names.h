@@ -66,8 +66,8 @@ class VolatileNames {
   // Removes a name and all below it; no error when there is none.
   absl::Status RemoveAll(const std::string& path);
 
-  // The medium has the changes of this directory's names, and what went before them on the same
-  // names. Errors: ENOENT, ENOTDIR.
+  // The medium has the changes of this directory's names, and earlier ones of the same names.
+  // Errors: ENOENT, ENOTDIR.
   absl::Status Sync(const std::string& directory);
   // Power loss: each unsynced change is kept or lost, together with the later changes of the same
   // names; files lose bytes as VolatileBytes::Crash does. Always 0 from `random` keeps all, always

@@ -20,7 +20,7 @@ enum class ContributorRule : uint8_t {
   kByPosition = 1,
 };
 
-// Which slots contribute to a group's extents, and what their sum is divided by.
+// Which slots contribute to a group's extents, and the divisor of their sum.
 struct ContributorSet {
   std::vector<uint32_t> slots;  // ascending
   double divisor = 1;

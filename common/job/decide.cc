@@ -9,7 +9,7 @@
 namespace ballast {
 namespace {
 
-// Whether the lead server's vote says what each group steps with.
+// Whether the lead server's vote has the rates of each group.
 bool StepsByRates(const DecideInput& input) {
   return input.policy.version >= kPolicyVersionScheduled && !IsUpload(input.upload);
 }

@@ -33,7 +33,7 @@ struct ScalarSet {
   bool operator==(const ScalarSet&) const = default;
 };
 
-// What LAMB's first pass finds in one tensor's part of one extent: sums of squares of the masters
+// Results of LAMB's first pass on one tensor's part of one extent: sums of squares of the masters
 // before the step and of the updates.
 struct RunSquares {
   uint32_t extent = 0;
@@ -91,8 +91,8 @@ struct DecideInput {
   std::optional<int64_t> schedule_index;
 };
 
-// What of a decision's input the job's specification says: everything but divisors, extents, the
-// policy before the round, and uploads.
+// The part of a decision's input from the job's specification: everything but divisors, extents,
+// the policy before the round, and uploads.
 DecideInput DecideInputOf(const JobSpec& spec);
 
 // The decision of one round. `votes` must hold every server exactly once; order does not matter.

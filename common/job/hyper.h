@@ -1,4 +1,4 @@
-// What hyper-parameters the groups of a job may have.
+// The hyper-parameters that the groups of a job may have.
 // Comes from: ValidateHyper, for each round that a trainer begins. Goes to: the text of its error.
 // Thread safety: a pure function.
 #pragma once

@@ -32,7 +32,7 @@ std::string Shown(absl::string_view name) {
                       name.size() > kShownBytes ? "..." : "", "\"");
 }
 
-// `what` the name is of: "tensor 3", "an alias of tensor 3".
+// `what` has the name: "tensor 3", "an alias of tensor 3".
 absl::Status CheckTensorName(absl::string_view what, const std::string& name,
                              const JobLimits& limits) {
   if (name.empty() || name.size() > limits.name_bytes_max) {

@@ -126,14 +126,14 @@ Optimizer OptimizerOf(const JobSpec& spec);
 std::span<const StateArray> StateArraysOf(const JobSpec& spec);
 // fp32 arrays per parameter, the master weight included.
 uint32_t StateArrayCount(const JobSpec& spec);
-// What all elements of that array are before the first step; 0 for the master weight.
+// Value of all elements of that array before the first step; 0 for the master weight.
 float InitialValue(const JobSpec& spec, uint32_t array);
 
 // Manifest as the layout sees it. The spec must be valid.
 std::vector<LayoutTensor> LayoutTensors(const std::vector<TensorSpec>& tensors);
 
 // First field in which `theirs` differs from the job's `ours`, as "world is 4, the job has 2";
-// empty when equal. The world of a job that may change it is no difference.
+// empty when equal. The world of a job with a variable world is not compared.
 std::string FirstDifference(const JobSpec& ours, const JobSpec& theirs);
 
 // Checks one round's raw hyper-parameters of all groups: as many as the optimizer has, finite and

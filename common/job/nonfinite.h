@@ -34,8 +34,8 @@ struct Nonfinite {
   bool operator==(const Nonfinite&) const = default;
 };
 
-// Whether `a` is the one to name of two elements of a round: any NaN, Inf or overflowing sum before
-// an overflowing norm, then flat-space order (extent, element). kNone comes last.
+// Whether `a`, of two elements of a round, is the one to name: any NaN, Inf or overflowing sum
+// before an overflowing norm, then flat-space order (extent, element). kNone comes last.
 bool ComesBefore(const Nonfinite& a, const Nonfinite& b);
 
 // "tensor "w"[3, 17] (element 65): slot 1's gradient is nan". Any `nonfinite` is safe to pass.

@@ -14,8 +14,8 @@
 
 namespace ballast {
 
-// Numbers equal ballast.v1.OptimizerKind and are stored in files: none is ever used again. 16 to 23
-// are kept for kinds that compress their momentum (1-bit Adam, 0/1 Adam, 1-bit LAMB).
+// Numbers equal ballast.v1.OptimizerKind and are stored in files: none is ever reused. 16 to 23 are
+// reserved for kinds that compress their momentum (1-bit Adam, 0/1 Adam, 1-bit LAMB).
 enum class OptimizerKind : uint8_t {
   kUnspecified = 0,
   kAdamW = 1,

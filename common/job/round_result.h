@@ -30,7 +30,7 @@ struct RoundResult {
   uint64_t vote_ns = 0;               // -> all votes in
 };
 
-// The result of a decided round, without what only one server knows.
+// The result of a decided round, without the fields that only one server knows.
 RoundResult ResultOf(uint64_t round, const Decision& decision);
 
 // The facts about a round not applied.

@@ -59,8 +59,8 @@ struct StepCounts {
 };
 // More than anybody runs, and small enough for all arithmetic with them.
 inline constexpr uint64_t kStepCountMax = uint64_t{1} << 53;
-// Why a job takes no such position, as the end of a sentence; empty: it does, or there is none.
-// `scheduled`: the job has a schedule.
+// Why a job refuses such a position, as the end of a sentence; empty: it accepts it, or there is
+// none. `scheduled`: the job has a schedule.
 std::string ScheduleIndexRefusal(std::optional<int64_t> index, bool scheduled);
 
 }  // namespace ballast

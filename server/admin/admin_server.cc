@@ -52,14 +52,14 @@ absl::StatusOr<std::string> CheckedAddress(const AdminOptions& options) {
       "admin host \"", options.host, "\" is not an IP address; use 127.0.0.1, ::1 or 0.0.0.0"));
 }
 
-// Sent is sent within this time, or the other side is gone.
+// Bytes not taken within this time mean that the other side is gone.
 constexpr std::chrono::seconds kUserTimeout(10);
 // How long a thread that sends sleeps at most before it looks whether the port closes.
 constexpr std::chrono::milliseconds kLookUp(50);
 // Bytes read from a client that still sends after its answer, before the connection is closed.
 constexpr size_t kLeftoverBytesMax = 65536;
 
-// A request is handed on when it is whole, or too long to be one.
+// A request is handed on when complete or too long.
 server::FirstBytes JudgeRequest(absl::string_view bytes) {
   using server::ConnectionRefusal;
   using server::Opening;
@@ -189,7 +189,7 @@ void AdminServer::Finish(int fd, const std::string& method, const Reply& reply,
       "HTTP/1.1 ", reply.code, " ", CodeText(reply.code), "\r\nContent-Type: ", reply.content_type,
       "\r\nContent-Length: ", reply.text().size(),
       "\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nVary: Accept",
-      // Names and error texts of others are escaped; this holds even where one slips through.
+      // Others' names and error texts are escaped; this protects even where an escape is missing.
       "\r\nContent-Security-Policy: default-src 'none'; style-src 'unsafe-inline'",
       reply.code == 405 ? "\r\nAllow: GET, HEAD" : "",
       reply.code == 401 ? "\r\nWWW-Authenticate: Bearer" : "", "\r\nConnection: close\r\n\r\n");

@@ -1,6 +1,6 @@
 // One HTTP port for people and machines that watch a server:
 //   /metrics  Prometheus text     /healthz  200, or 503 where a restart of the process helps
-//   /readyz   200 or 503          /statusz  what the server is doing: HTML where the client's
+//   /readyz   200 or 503          /statusz  the server's activity: HTML where the client's
 //                                           Accept has text/html, else text; ?format=json, =text
 //   /configz  the effective configuration, text or ?format=json
 // Read-only. With a token, all pages but the probes and the list of pages ask for it.
@@ -36,13 +36,13 @@ struct AdminOptions {
   int port = 0;                    // 0 takes a free one.
   // The bearer token that pages with contents ask for; empty: none.
   std::string token;
-  // How long a client may take to send its request, and again to take the answer; then it is hung
-  // up on.
+  // How long a client may take to send its request, and again to take the answer; then the
+  // connection is closed.
   std::chrono::milliseconds request_timeout{1000};
 };
 
-// How many pages with contents are made and sent at a time. Clients that do not read them hold up
-// others of these, for the time of the option above, and never a probe.
+// How many pages with contents are made and sent at a time. Clients that do not read them delay
+// other such pages, for the time of the option above, and never a probe.
 constexpr int kAdminThreads = 32;
 
 // Connections that the port has open at a time, in all and of one address (IPv6: one network of 64

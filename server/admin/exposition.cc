@@ -49,7 +49,7 @@ prometheus::ClientMetric Convert(MetricKind kind, const MetricSample& sample) {
 std::string RenderMetrics(const MetricRegistry& registry) {
   std::ostringstream text;
   std::vector<MetricFamily> collected = registry.Collect();
-  // One family at a time, so that no more than one is there in both forms.
+  // One family at a time, so that only one exists in both forms.
   for (MetricFamily& next : collected) {
     const MetricFamily family = std::move(next);
     std::vector<prometheus::MetricFamily> one(1);

@@ -1,4 +1,4 @@
-// Scraper makes the /metrics page, on one thread however many ask. A page takes some ten times its
+// Scraper makes the /metrics page, on one thread for all callers. A page takes some ten times its
 // size while it is made, and malloc keeps that in the arena of the thread that made it: made on the
 // threads of HTTP, it is kept in every arena there is, eight for each processor.
 // Comes from: AdminServer. Goes to: RenderMetrics. Thread safety: thread-safe.

@@ -33,7 +33,7 @@ std::string Suggestion(absl::string_view word, const std::vector<std::string>& c
 }
 
 // "unknown field ..." with the nearest name of this section, else the same name in another
-// section, else the names there are.
+// section, else all names of the section.
 std::string UnknownField(const std::string& name, const google::protobuf::Descriptor* type) {
   const std::vector<std::string> names = FieldNames(type);
   std::string hint = Suggestion(name, names);
@@ -138,7 +138,7 @@ class Walker {
   Origins* const origins_;
 };
 
-// The tree of a file, which is JSON if it is called so, else YAML.
+// The tree of a file: JSON if named .json, else YAML.
 YamlNode ParseFile(absl::string_view text, absl::string_view name, ErrorList* errors) {
   // ParseYaml reports files too large or without text.
   const bool plain = text.size() <= kMaxConfigBytes && IsPlainText(text);
@@ -146,8 +146,8 @@ YamlNode ParseFile(absl::string_view text, absl::string_view name, ErrorList* er
   return ParseYaml(text, name, errors);
 }
 
-// Reads at most one byte more than the limit, so that ParseYaml can refuse the rest. `what` it is,
-// for messages. NOT_FOUND or PERMISSION_DENIED when it cannot be opened.
+// Reads at most one byte more than the limit, so that ParseYaml can refuse the rest. `what` names
+// it in messages. NOT_FOUND or PERMISSION_DENIED when it cannot be opened.
 absl::StatusOr<std::string> ReadText(const std::string& path, absl::string_view what) {
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rbe"),
                                                        std::fclose);

@@ -10,7 +10,7 @@ namespace ballast::config {
 namespace {
 
 // A value as YAML and as JSON would hold it. Strings are on one line without control characters
-// (CheckRule), so quotes and backslashes are all there is to escape.
+// (CheckRule), so only quotes and backslashes need escapes.
 std::string YamlText(const Message& message, const FieldDescriptor* field) {
   const std::string text = ValueText(message, field);
   if (field->cpp_type() != FieldDescriptor::CPPTYPE_STRING) return text;

@@ -45,8 +45,8 @@ class ByteWriter {
   std::string bytes_;
 };
 
-// Takes numbers off the front of a byte string. Reading past the end gives zeros and fails for
-// good, so that callers check once, at their end.
+// Takes numbers off the front of a byte string. Reading past the end gives zeros and sets a lasting
+// failure, so that callers check once, at their end.
 class ByteReader {
  public:
   explicit ByteReader(absl::string_view bytes) : bytes_(bytes) {}
@@ -81,7 +81,7 @@ class ByteReader {
     ok_ = false;
     bytes_ = {};
   }
-  // Whether everything was there and nothing is left over.
+  // Whether all reads succeeded and no bytes are left over.
   bool AtEnd() const { return ok_ && bytes_.empty(); }
 
  private:

@@ -15,13 +15,13 @@ class FlushGroup {
  public:
   using Done = std::function<void(absl::Status)>;
 
-  // Adds one that waits; whether it is the first since Take, for which a flush must be asked.
+  // Adds a waiting write; true for the first since Take, for which the caller requests a flush.
   bool Add(Done done) {
     MutexLock lock(&mu_);
     waiting_.push_back(std::move(done));
     return waiting_.size() == 1;
   }
-  // All that wait, for the caller to flush and to tell.
+  // All waiting writes, for the caller to flush and to report.
   std::vector<Done> Take() {
     MutexLock lock(&mu_);
     return std::exchange(waiting_, {});

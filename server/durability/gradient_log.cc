@@ -58,7 +58,7 @@ class SegmentedLog : public GradientLog {
   absl::Status Write(const PreparedRecord& record);
   absl::Status Write(const DecisionRecord& record);
   absl::Status Write(const RatiosRecord& record);
-  // Begins to write the record at the end; fills in what `header` does not say.
+  // Begins to write the record at the end; fills in the rest of `header`.
   absl::Status Append(RecordHeader* header, const void* data, std::shared_ptr<const void> owner);
   // Makes an error final, and returns it from now on.
   absl::Status Fail(const absl::Status& cause);
@@ -114,7 +114,7 @@ absl::Status SegmentedLog::AppendExtent(const LoggedExtent& extent, const void* 
                       .sumsq = extent.sumsq,
                       .nonfinite = extent.nonfinite,
                       .first_nonfinite = extent.first_nonfinite};
-  // A record refused for want of room is appended again later: the index must not have it before.
+  // A record refused for want of room is appended again later, so the index must not have it yet.
   BALLAST_RETURN_IF_ERROR(Append(&header, data, std::move(owner)));
   LoggedExtent logged = extent;
   logged.crc32c = header.payload_crc;

@@ -5,7 +5,7 @@
 // Durability: everything appended before a Sync that returned OK survives. A PREPARE counts only
 // when every record in front of it is whole, so that one flush a round is enough.
 //
-// Comes from: DurableRoundLog (writes), recovery (reads). Goes to: common/io files.
+// Comes from: StorageRoundLog (writes), recovery (reads). Goes to: common/io files.
 // Thread safety: thread-compatible, except that several ReadExtent may run at the same time, and
 // ReadFlushed during any other call; every call may block on the disk.
 #pragma once
@@ -36,7 +36,8 @@ struct LogOptions {
   bool flush = true;      // Sync reaches the device (level power); else only the kernel
   bool direct = true;     // past the page cache where possible
   int open_threads = 4;   // that Open reads with, several requests being under way at a time
-  // The job's epoch, as BeginEpoch: what older ones began of rounds from start_round on is dead.
+  // The job's epoch, as in BeginEpoch: records of older ones for rounds from start_round on are
+  // dead.
   uint32_t epoch = 0;
   uint64_t start_round = 0;
   // Drawn at random; no trainer may know it. A log keeps its own secret; a log without one gets
@@ -104,8 +105,9 @@ class GradientLog {
 
   // Appends. `extent.bytes` bytes at `data` are read until the next Sync returns at the latest, and
   // `owner` is kept until then; `extent` needs its first eight fields. Several writes are under way
-  // at a time, so an error of a write may be told by a later call, by Sync at the latest. An error
-  // of a write or flush is final: every later call returns it again. Nothing has changed after
+  // at a time, so an error of a write may be returned by a later call, by Sync at the latest. An
+  // error of a write or flush is final: every later call returns it again. Nothing has changed
+  // after
   //   RESOURCE_EXHAUSTED  no room; the call may be repeated after TrimTo
   //   INVALID_ARGUMENT    larger than a segment; no dtype
   //   INTERNAL            a record that may not follow: a second one of the same or an older epoch,
@@ -125,13 +127,13 @@ class GradientLog {
   virtual void TrimTo(uint64_t round) = 0;
 
   // A change of epoch, in two calls, because a round may be run again in any number of epochs and
-  // must not fill the log. First vote, ratios and decision of `round`, the last finished one, are
+  // must not fill the log. First, vote, ratios and decision of `round`, the last finished one, are
   // appended again, so that nothing older is needed for them; durable after Sync. INTERNAL when the
   // log does not have them; round 0 exists in a job made from a snapshot taken before the first
   // round; elsewhere nothing happens.
   virtual absl::Status Repeat(uint64_t round) = 0;
-  // Then, once a restart would Open the log with `epoch` and `start_round` = `round` + 1: all
-  // records of rounds from start_round on are dead.
+  // The second call comes once a restart would Open the log with `epoch` and `start_round` =
+  // `round` + 1: all records of rounds from start_round on are dead.
   virtual void BeginEpoch(uint32_t epoch, uint64_t start_round) = 0;
 
   // Begins a fresh log where another one ended: with vote and decision of the last round, but not

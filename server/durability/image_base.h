@@ -47,13 +47,14 @@ struct ImageBase {
 };
 
 std::string EncodeImageBase(const ImageBase& base);
-// DATA_LOSS for what EncodeImageBase cannot have written, FAILED_PRECONDITION for a newer version.
+// DATA_LOSS for anything that EncodeImageBase cannot have written, FAILED_PRECONDITION for a newer
+// version.
 absl::StatusOr<ImageBase> DecodeImageBase(absl::string_view bytes);
 
 // Where the base of the images in `directory` is, and the part of `server`.
 std::string ImageBasePath(const std::string& directory);
 std::string ImageBasePartPath(const std::string& directory, uint32_t server);
-// How the part of `server` is opened, to be read.
+// Options to open the part of `server` for reading.
 ImageOptions ImageBasePartOptions(const ImageBase& base, uint32_t server, bool direct);
 
 }  // namespace ballast::server

@@ -56,8 +56,8 @@ class ImageBook {
 
   // Opening: an image lies at header.offset.
   void Found(ImageHeader header);
-  // Opening, once all are found: counts them as flushed, and returns those that no later write says
-  // were flushed. The caller writes these again, and flushes.
+  // Opening, once all are found: counts them as flushed, and returns those that no later write
+  // proves flushed. The caller rewrites these, and flushes.
   std::vector<ImageHeader> TakeUnproven();
 
   // Begins a write of `version`: returns its header without checksums. The image at header.offset

@@ -33,7 +33,7 @@ std::string DirectoryOf(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-// The first chunk of `data` that is not what `header` says; none when all are.
+// The first chunk of `data` that does not match `header`; none when all match.
 std::optional<uint32_t> FirstBadChunk(const ImageHeader& header, const char* data) {
   const uint64_t payload_bytes = ImageFile::PayloadBytes(header.shape);
   for (uint32_t i = 0; i < header.chunk_crcs.size(); ++i) {

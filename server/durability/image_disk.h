@@ -45,11 +45,11 @@ class ImageDisk {
   absl::StatusOr<std::optional<ImageHeader>> ReadHeader(const ImageShape& shape, uint64_t offset,
                                                         const Arena& scratch) const;
   // Writes an image: `data`, of BufferBytes, then `header`, which gets its checksums first. They
-  // are formed here where `chunk_crcs` is empty; see ImageFile::Write. A Flush makes it last.
+  // are computed here if `chunk_crcs` is empty; see ImageFile::Write. A Flush makes it durable.
   absl::Status Write(ImageHeader* header, const char* data, absl::Span<const uint32_t> chunk_crcs);
   // Writes an image whose header has its checksums; one call at a time.
   absl::Status WriteAgain(const ImageHeader& header, const char* data);
-  // Makes every write last that returned before this began.
+  // Makes durable all writes that returned before this call.
   absl::Status Flush();
   // Reads the payload that `header` describes into `to`, of BufferBytes. DATA_LOSS, naming extent,
   // version and offset, when the bytes are not the written ones.

@@ -45,7 +45,7 @@ struct ImageOptions {
   int open_threads = 4;  // that Open reads with, several requests being under way at a time
   // Images of each extent: two; one in a file written once, such as a snapshot's.
   uint32_t places = 2;
-  // Open only: nothing is written, nor written again; Write and Sync are errors.
+  // Open only: nothing is written or rewritten; Write and Sync are errors.
   bool read_only = false;
 };
 
@@ -76,8 +76,8 @@ class ImageFile {
   // The extent's images count as empty from now on, regardless of their content, and none is held.
   virtual void Forget(uint32_t extent) = 0;
 
-  // The newest version of the extent that a flush has covered, 0 for none; while one is held, that:
-  // the other image may be written over.
+  // The newest version of the extent that a flush has covered, 0 for none; the held version while
+  // there is one, as the other image may be overwritten.
   virtual uint64_t Flushed(uint32_t extent) const = 0;
   // Whether a Write of the extent would be refused until a Sync.
   virtual bool NeedsSync(uint32_t extent) const = 0;
@@ -96,10 +96,10 @@ class ImageFile {
   // Overwrites the extent's older (or an empty) image, never a held one. `data` has BufferBytes,
   // aligned to kPageBytes; bytes after PayloadBytes are written as they are. `chunk_crcs`: Crc32c
   // of each kImageChunkBytes of the payload, from the code that made it and had it in a cache then;
-  // empty, they are formed here. INVALID_ARGUMENT for another number of them. Counts after Sync;
-  // until then another Write of the extent is FAILED_PRECONDITION, as it would overwrite the only
-  // safe image. INTERNAL unless `version` is newer than the extent's images. An error of a write or
-  // flush is final.
+  // if empty, they are computed here. INVALID_ARGUMENT for another number of them. Counts after
+  // Sync; until then another Write of the extent is FAILED_PRECONDITION, as it would overwrite the
+  // only safe image. INTERNAL unless `version` is newer than the extent's images. An error of a
+  // write or flush is final.
   virtual absl::Status Write(uint32_t extent, uint64_t version, const void* data,
                              absl::Span<const uint32_t> chunk_crcs) = 0;
   absl::Status Write(uint32_t extent, uint64_t version, const void* data) {

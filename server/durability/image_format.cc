@@ -97,8 +97,7 @@ void PutImageFields(const ImageHeader& header, char* to) {
   StoreNumber(header.flushed_serial, to + kImageFlushedSerial);
 }
 
-// Where a chunk's checksum starts from: CRC32C over the identity of the image and the chunk's
-// place.
+// Initial value of a chunk's checksum: CRC32C over the identity of the image and the chunk's place.
 uint32_t ChunkSeed(const ImageHeader& header, uint32_t index) {
   std::array<char, kImageCrcs> identity = {};
   PutImageFields(header, identity.data());

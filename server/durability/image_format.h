@@ -40,9 +40,9 @@ uint64_t ImageChunks(const ImageShape& shape);
 
 // Writes the file's header page.
 void EncodeImageFilePage(const ImageOptions& options, char* page);
-// The inverse; `flush`, `direct`, `open_threads` and `read_only` are not in it. DATA_LOSS for what
-// EncodeImageFilePage cannot have produced, FAILED_PRECONDITION for a whole page of another
-// version.
+// The inverse; `flush`, `direct`, `open_threads` and `read_only` are not in it. DATA_LOSS for
+// anything that EncodeImageFilePage cannot have produced, FAILED_PRECONDITION for a whole page of
+// another version.
 absl::StatusOr<ImageOptions> DecodeImageFilePage(const char* page);
 
 // Writes ImageHeaderBytes(header.shape) bytes. `chunk_crcs` has ImageChunks entries.

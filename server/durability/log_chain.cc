@@ -15,7 +15,7 @@
 namespace ballast::server {
 namespace {
 
-// Of records and segments. At one for each nanosecond a log is there after 146 years.
+// Of records and segments. At one for each nanosecond a log reaches it after 146 years.
 constexpr uint64_t kNumberMax = uint64_t{1} << 62;
 
 // Place of a page, and which secret a header there has: 0 of version 1, nullopt if unknown.
@@ -258,7 +258,8 @@ class ChainReader {
     return newest == 0 ? std::nullopt : std::make_optional(newest);
   }
 
-  // Hears every record of segment `sequence` from `offset` on; whether there is one.
+  // Collects the evidence of every record of segment `sequence` from `offset` on; whether there is
+  // one.
   absl::StatusOr<bool> LookThrough(uint64_t sequence, uint64_t offset) {
     const uint64_t left = options_.segment_bytes - offset;
     std::vector<Heard> pieces((left + kLogPieceBytes - 1) / kLogPieceBytes);

@@ -11,8 +11,8 @@
 namespace ballast::server {
 namespace {
 
-// Shorter payloads are written before the next record is made: beginning a write and being told of
-// its end takes longer than it saves.
+// Shorter payloads are written before the next record is made: starting a write and waiting for its
+// completion takes longer than it saves.
 constexpr uint64_t kBeginBytesMin = uint64_t{512} << 10;
 
 }  // namespace

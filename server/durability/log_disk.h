@@ -49,7 +49,7 @@ class LogDisk {
                                        std::shared_ptr<const void> owner);
   // Writes the header of segment header.sequence, and flushes it.
   absl::Status WriteSegmentHeader(const SegmentHeader& header);
-  // The next Flush covers segment `sequence`; WriteRecord says so of its own.
+  // The next Flush covers segment `sequence`; WriteRecord does this for its own.
   void NeedsFlush(uint64_t sequence) { unflushed_.insert(sequence); }
   // Waits for all writes, and flushes every segment that needs it.
   absl::Status Flush();

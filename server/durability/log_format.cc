@@ -21,7 +21,7 @@ constexpr uint32_t kPlainVersion = 1;   // headers without a secret
 constexpr uint32_t kSecretVersion = 2;  // with one
 constexpr uint32_t kVersionMax = kSecretVersion;
 
-// Offsets shared by all versions: a program that cannot read a version still sees that it is one.
+// Offsets shared by all versions: a program that cannot read a version still recognizes it.
 constexpr size_t kPageVersionAt = 8;
 constexpr size_t kPageCrcAt = kPageBytes - 4;
 

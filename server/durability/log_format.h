@@ -71,8 +71,8 @@ absl::StatusOr<RecordHeader> DecodeRecordPage(const char* page);
 
 // Whether the page begins like a record header; cheap, proves nothing.
 bool LooksLikeRecord(const char* page);
-// Where a page that looks like a record header says that it was written. Versions above ours keep
-// these fields at the same offsets. Checks nothing.
+// The place that a page with the look of a record header claims as its own. Versions above ours
+// keep these fields at the same offsets. Checks nothing.
 struct RecordPlace {
   uint64_t job = 0;
   uint32_t server = 0;
@@ -85,7 +85,7 @@ RecordPlace PlaceOf(const char* page);
 // The checksum a whole header page carries.
 uint32_t PageCrc(const char* page);
 
-// Where a payload's checksum starts from: CRC32C over the identity of the record, which is the same
+// Initial value of a payload's checksum: CRC32C over the identity of the record, which is the same
 // in both versions.
 uint32_t PayloadSeed(const RecordHeader& header);
 

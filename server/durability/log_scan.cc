@@ -105,7 +105,7 @@ class LogScanner {
 
   bool Flushed(const RecordHeader& header) const { return header.lsn <= proof_.lsn; }
 
-  // Whether the body's checksum matches; if so, what any but an EXTENT says.
+  // Whether the body's checksum matches; if so, decodes any but an EXTENT.
   absl::StatusOr<bool> ReadBody(ChainedRecord* record, const Arena& scratch) const {
     const RecordHeader& header = record->header;
     const uint32_t index = files_.IndexOf(header.sequence);

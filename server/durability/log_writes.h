@@ -57,7 +57,7 @@ class LogWrites {
   static constexpr size_t kUnderWayMax = 4;
 
   explicit LogWrites(Arena arena);
-  // One of the page's holders, the record being made and the write, has done with it.
+  // One of the pages' two holders, the record being made and the write, releases them.
   void Drop(size_t index);
 
   const Arena arena_;

@@ -14,7 +14,8 @@ namespace ballast::server {
 
 // Bytes of version 1 where the state has that.
 void PutPolicy(const PolicyState& policy, ByteWriter* out);
-// Fails `in` for what PutPolicy cannot have written. FAILED_PRECONDITION for a newer version.
+// Fails `in` for anything that PutPolicy cannot have written. FAILED_PRECONDITION for a newer
+// version.
 absl::StatusOr<PolicyState> GetPolicy(ByteReader* in);
 
 // Per group.

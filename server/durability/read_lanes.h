@@ -1,5 +1,5 @@
 // ReadLanes: several reads under way at a time, each with memory of its own, so that opening files
-// takes as long as the disk and not as long as one request after the other.
+// takes the disk's full speed instead of one request after the other.
 // Comes from: opening of the gradient log and the images. Goes to: a WorkerPool for as long as it
 // lives. Thread safety: thread-compatible; bodies run on several threads at a time.
 #pragma once

@@ -11,8 +11,8 @@
 namespace ballast::server {
 namespace {
 
-// Version 2 knows uploads of weights, version 3 those of state planes, and each is written for
-// them only: older programs then say so.
+// Version 2 knows uploads of weights, version 3 those of state planes, and each is written for them
+// only, so older programs refuse them.
 constexpr uint32_t kDecisionVersion = 3;
 // Version 2 is version 1 followed by user states, and is written only when there are some. Version
 // 3 is that of an upload of weights: version 2, whose user states may be none. Version 4 is that of

@@ -15,7 +15,7 @@
 
 namespace ballast::server {
 
-// A server's vote and all that a restarted server needs to give it again and to apply the round.
+// A server's vote and all data that a restarted server needs to repeat it and to apply the round.
 struct PreparedRecord {
   uint32_t epoch = 0;
   uint64_t round = 0;

@@ -1,6 +1,6 @@
 // RoundLog: durability of rounds, as one interface for each of its users. RoundRecords: the driver
-// of the rounds writes every reduced extent, the PREPARE record and the decision before it tells
-// anybody. ImageStore: the checkpointer and the tier keep the rolling checkpoint that lets the log
+// of the rounds writes every reduced extent, the PREPARE record and the decision before it sends
+// them. ImageStore: the checkpointer and the tier keep the rolling checkpoint that lets the log
 // forget. StateHolds: a snapshot reads what both hold for it. What "survives" means is the job's
 // level. Comes from: server/round. Goes to: nothing at level `none`; JobStorage at the other
 // levels. Thread safety: thread-compatible; used on the job's strand, except for the calls that
@@ -53,8 +53,8 @@ class RoundRecords {
   // for the log: the step must not begin.
   virtual void AppendRatios(RatiosRecord record, Done done) = 0;
   // A change of epoch, in two calls. First: the rounds below `start_round` are over; `done` runs
-  // once everything appended so far survives, and the records of them that a restart needs stand at
-  // the end.
+  // once everything appended so far survives, and the log ends with the records of them that a
+  // restart needs.
   virtual void EndEpoch(uint64_t start_round, Done done) = 0;
   // Then, once the new epoch survives: records of older epochs for rounds from start_round on will
   // never be asked for.
@@ -71,7 +71,7 @@ class RoundRecords {
 class ImageStore {
  public:
   virtual ~ImageStore() = default;
-  // Whether WriteImage does anything: whether images are worth making.
+  // Whether WriteImage does anything, so whether to make images.
   virtual bool keeps_images() const { return true; }
   // Writes a checkpoint of one extent; `done` runs once it survives. A failed status is fatal.
   virtual void WriteImage(ExtentImage image, std::function<void(absl::Status)> done) = 0;

@@ -357,8 +357,7 @@ class StorageRoundLog final : public RoundLog, private ImageIo {
   std::atomic<uint64_t> durable_round_;
   std::atomic<bool> short_of_room_{false};
   std::function<void()> on_short_of_room_;
-  // On the log's thread. A server that owns nothing has all rounds covered, and no images to say
-  // so.
+  // On the log's thread. A server without extents has all rounds covered, but no images to show it.
   uint64_t prepared_round_;
   uint64_t start_round_;
   uint64_t covered_round_ = 0;

@@ -90,7 +90,7 @@ struct LastFile {
 // Shards, none of them empty: at most options.shards. Tied names are metadata of the
 // weights, as model hubs have them; one with the name of other metadata is left out.
 // INVALID_ARGUMENT BAD_SPEC: a name or a shape that safetensors files, or folders, cannot hold;
-// UNIMPLEMENTED UNSUPPORTED: an optimizer that DeepSpeed has not.
+// UNIMPLEMENTED UNSUPPORTED: an optimizer that DeepSpeed lacks.
 absl::StatusOr<std::vector<ExportShard>> PlanExport(const JobSpec& spec, const ExportOrigin& origin,
                                                     const ExportOptions& options);
 

@@ -25,7 +25,7 @@ struct ExportSource {
   std::function<absl::Status(uint32_t extent, void* image)> read;
   std::vector<uint64_t> tensor_step;
   simd::Isa isa = simd::Isa::kScalar;  // of the kernels that round weights
-  // Asked, on any thread, before each extent is read; an error ends the work and is its answer. May
+  // Called, on any thread, before each extent is read; an error ends the work and is returned. May
   // be empty.
   std::function<absl::Status()> go_on;
   // Runs, on any thread, after `bytes` more bytes are written; may be empty.
@@ -33,8 +33,8 @@ struct ExportSource {
 };
 
 // Writes the files of `shard` below the existing `directory`. They take their names when all of
-// their bytes survive; after an error none of them is left half. Errors: those of `read`, of
-// `go_on` and of SafetensorsWriter; RESOURCE_EXHAUSTED.
+// their bytes survive; after an error no partial file is left. Errors: those of `read`, of `go_on`
+// and of SafetensorsWriter; RESOURCE_EXHAUSTED.
 absl::Status WriteExport(FileSystem* fs, const std::string& directory, const ExportShard& shard,
                          const ExportSource& source);
 

@@ -2,7 +2,7 @@
 //
 //   <root>/<name>/model*.safetensors, model.safetensors.index.json    weights
 //   <root>/<name>/optimizer/state*.safetensors, ...index.json         optimizer state
-//   <root>/<name>/job.ballast                                         what job it is of, last
+//   <root>/<name>/job.ballast                                         the job's description, last
 //   <root>/<name>/TAG/..., latest_universal                           or all of it as universal.h
 //   <root>/<name>/EXPORTING                                           while it is written: its
 //   owner <root>/.<name>.<owner>                                            until that mark is in
@@ -71,8 +71,8 @@ class Exports {
   absl::Status CommitUniversal(const std::string& name, const UniversalMoment& moment);
   // Removes an abandoned export.
   absl::Status Remove(const std::string& name);
-  // Whether anything is there of the export, also if its removal was broken off, or cannot be
-  // looked at; and how many bytes. Errors as FileSystem's.
+  // Whether anything of the export exists, also after an interrupted removal or where it cannot be
+  // read; and its bytes. Errors as FileSystem's.
   bool Exists(const std::string& name) const;
   absl::StatusOr<uint64_t> BytesOnDisk(const std::string& name) const;
 

@@ -32,7 +32,7 @@ absl::StatusOr<DType> FromSafeDType(SafeDType dtype) {
   return absl::InvalidArgumentError("");
 }
 
-// Of a name that a directory has and that cannot be opened.
+// The error for a directory entry that cannot be opened.
 absl::Status LinkToNothing(const std::string& path) {
   return Bad(absl::StrCat(path,
                           " is there, but what it links to is not; put the file itself "
@@ -89,7 +89,7 @@ absl::StatusOr<std::unique_ptr<ImportSource>> ImportSource::Open(
   return source;
 }
 
-// All files of the directory that begin with `stem`: an index says no more than their headers do.
+// All files of the directory that begin with `stem`: an index adds nothing to their headers.
 absl::Status ImportSource::OpenFiles(FileSystem* fs, const std::string& directory,
                                      absl::string_view stem, Tensors* tensors) {
   BALLAST_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs->List(directory));

@@ -22,7 +22,7 @@
 
 namespace ballast::server {
 
-// The file that says what job an export is of. Errors: NOT_FOUND UNKNOWN_JOB: there is no export of
+// The file that describes an export's job. Errors: NOT_FOUND UNKNOWN_JOB: there is no export of
 // this name; INVALID_ARGUMENT BAD_ARGUMENT: the directory holds weights only, or a file that this
 // program has not written; FAILED_PRECONDITION: a newer version.
 absl::StatusOr<SnapshotManifest> ReadJobFile(FileSystem* fs, const std::string& directory);
@@ -83,7 +83,7 @@ class ImportSource {
   bool has_state_ = false;
   uint64_t bytes_ = 0;
   std::vector<std::unique_ptr<SafetensorsReader>> readers_;
-  // Of the two kinds of files: a weight may be called as another one's state is.
+  // Of the two kinds of files: a weight may have the name of another one's state.
   Tensors weights_;
   Tensors state_;
   std::vector<Locations> locations_;  // by tensor of the job

@@ -2,7 +2,7 @@
 // may be large: its bytes are written between the two.
 // Comes from: TorchFile. Goes to: bytes. Source: PKWARE's APPNOTE 6.3, sections 4.3.7 (local
 // header), 4.3.12 (directory), 4.3.14 to 4.3.16 (ends), 4.5.3 (sizes of 4 GiB and more).
-// Thread safety: immutable once it is made, but for SetLastCrc.
+// Thread safety: immutable once made, except for SetLastCrc.
 #pragma once
 
 #include <cstdint>

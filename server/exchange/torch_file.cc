@@ -11,7 +11,7 @@
 namespace ballast::server {
 namespace {
 
-// Of tensors in the archive, as torch's writer has it: so the file can be mapped.
+// Alignment of tensors in the archive, as in torch's writer, so that the file can be mapped.
 constexpr uint32_t kAlignment = 64;
 
 uint64_t ElementsOf(const std::vector<int64_t>& shape) {

@@ -59,7 +59,7 @@ absl::Status CheckFolder(const std::string& name) {
                    "; a folder's name has at most ", kFolderBytesMax, " bytes and no /"));
 }
 
-// DeepSpeed's Adagrad calls its sums as its Adam calls second moments.
+// DeepSpeed's Adagrad uses its Adam's name of second moments for its sums.
 std::string FileOf(const JobSpec& spec, uint32_t array, bool torch_optimizer) {
   if (array == 0) return "fp32.pt";
   const std::string name = StateArraysOf(spec)[array - 1].name;
@@ -94,7 +94,7 @@ void PutVersion(TorchPickle* pickle) {
   pickle->Text("0.19.8");
 }
 
-// Hyper-parameters are left out: those of the engine that loads it stay.
+// Hyper-parameters are left out: the loading engine keeps its own.
 void PutGroups(uint32_t groups, TorchPickle* pickle) {
   pickle->BeginList();
   for (uint32_t group = 0; group < groups; ++group) {

@@ -30,7 +30,7 @@ class CommittedMark {
   CommittedMark& operator=(CommittedMark&&) = delete;
   ~CommittedMark();
 
-  // Writes `revision`. A failure is ignored: the mark then only notices less.
+  // Writes `revision`. A failure is ignored: the mark then only detects less.
   void Advance(uint64_t revision);
 
  private:

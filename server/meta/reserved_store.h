@@ -1,6 +1,6 @@
-// A metadata store that finds room on a full disk: a file next to it holds some, which is given
-// back to the file system before a transaction when little else is free, and taken again when there
-// is room. So a change of epoch does not fail because other files have filled the disk.
+// A metadata store that finds room on a full disk: a file next to it reserves some, released to the
+// file system before a transaction when little else is free, and reserved again when there is room.
+// So a change of epoch does not fail because other files have filled the disk.
 // Comes from: the server's start. Goes to: another MetaStore, common/io files.
 // Thread safety: DiskReserve's methods may be called from any thread; the store as MetaStore.
 #pragma once
@@ -25,7 +25,7 @@ class DiskReserve {
 
   // Removes the file, of this process or an earlier one, when less than its bytes are free.
   void GiveIfShort();
-  // Makes it when it is not there and twice its bytes are free.
+  // Makes it when it is missing and twice its bytes are free.
   void TakeIfRoom();
 
  private:

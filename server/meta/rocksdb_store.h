@@ -19,7 +19,7 @@ class Env;
 namespace ballast::server {
 
 struct RocksDbMetaStoreOptions {
-  // Created, with its parents, when it is not there. Belongs to the store alone.
+  // Created, with its parents, when missing. Belongs to the store alone.
   std::string directory;
   // File system of the store, for tests with faults; null: the machine's own. Outlives the store.
   rocksdb::Env* env = nullptr;

@@ -1,5 +1,5 @@
-// AcceptLoop: takes connections in, on one thread, in place of gRPC's listener, which stops for
-// ever when the process has run out of descriptors once (CVE-2023-4785, in gRPC before 1.53.2).
+// AcceptLoop: accepts connections, on one thread, in place of gRPC's listener, which stops for good
+// once the process has run out of descriptors (CVE-2023-4785, in gRPC before 1.53.2).
 // A connection is handed on when its first bytes are those of a client. It is closed when there are
 // too many, when it comes too fast, speaks something else, or says nothing.
 // Comes from: GenericServer, AdminServer. Goes to: gRPC or the admin pages, by `serve`.
@@ -38,7 +38,7 @@ struct AcceptOptions {
   // (JudgeFirstBytes).
   std::function<FirstBytes(absl::string_view bytes)> judge;
   size_t judged_bytes = kFirstBytesMax;
-  // Whose connections they are, in the log; empty: gRPC's.
+  // Owner of the connections, for the log; empty: gRPC.
   std::string port;
   // How long a connection may take to say its first bytes.
   std::chrono::nanoseconds first_bytes = std::chrono::seconds(5);

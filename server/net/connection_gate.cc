@@ -12,7 +12,7 @@ constexpr std::array<absl::string_view, kRefusalCount> kRefusalNames = {
     "full",      "address", "rate",    "descriptors", "silent", "left",    "http1",
     "plaintext", "tls",     "garbage", "headers",     "resets", "controls"};
 constexpr std::chrono::seconds kForgetAfter(1);
-// Seconds that cut connections may keep their address out.
+// Longest time, in seconds, that cut connections keep their address out.
 constexpr double kPunishedMax = 5;
 
 }  // namespace

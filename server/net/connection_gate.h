@@ -32,7 +32,7 @@ enum class ConnectionRefusal {
 };
 inline constexpr size_t kRefusalCount = 13;
 
-// The word of a refusal in metrics and logs, "address" for example.
+// Name of a refusal in metrics and logs, "address" for example.
 absl::string_view ConnectionRefusalName(ConnectionRefusal refusal);
 
 struct ConnectionLimits {
@@ -46,7 +46,7 @@ class ConnectionGate {
  public:
   explicit ConnectionGate(const ConnectionLimits& limits) : limits_(limits) {}
 
-  // Counts a connection from `address`; or says why there may be none. `now` never goes back.
+  // Counts a connection from `address`, or returns why it is refused. `now` never goes back.
   std::optional<ConnectionRefusal> Admit(const std::string& address, std::chrono::nanoseconds now);
   // A connection from `address` that was admitted is closed.
   void Release(const std::string& address);

@@ -24,8 +24,8 @@ struct FrameLimits {
 
   // Bytes of one block of headers, with the heads of its frames; our clients send less than 1 KiB.
   size_t header_block_bytes = 64 << 10;
-  // Streams that a client may reset at once, and in each second. One that gives a call up resets
-  // its stream.
+  // Streams that a client may reset at once, and in each second. A client that cancels a call
+  // resets its stream.
   double resets = 256, resets_per_second = 64;
   // PING, SETTINGS and all that carries no call.
   double controls = 1024, controls_per_second = 256;
@@ -36,7 +36,7 @@ class FrameGuard {
   explicit FrameGuard(const FrameLimits& limits = {})
       : limits_(limits), resets_(limits.resets), controls_(limits.controls) {}
 
-  // Looks at the bytes that follow those of the calls before, however they are cut. Returns why the
+  // Looks at the bytes after those of earlier calls, in pieces of any size. Returns why the
   // connection has to end, and the same from then on. `now` never goes back.
   std::optional<ConnectionRefusal> Look(absl::string_view bytes, std::chrono::nanoseconds now);
 

@@ -27,7 +27,7 @@ struct Words {
   absl::string_view text;
   HandshakeCause cause;
 };
-// The first that the line has counts: a slow handshake, for one, also ends with a failed read.
+// The first match in the line counts: a slow handshake, for example, also ends with a failed read.
 constexpr Words kWords[] = {
     {"Handshake timed out", HandshakeCause::kSlow},
     {"peer did not return a certificate", HandshakeCause::kNoCertificate},

@@ -34,7 +34,7 @@ enum class HandshakeCause {
 };
 inline constexpr size_t kHandshakeCauseCount = 10;
 
-// The word of a cause in metrics and logs, "no_certificate" for example.
+// Name of a cause in metrics and logs, "no_certificate" for example.
 absl::string_view HandshakeCauseName(HandshakeCause cause);
 
 // The cause that a line of gRPC's log names; none when the line is about something else, and for a

@@ -1,5 +1,5 @@
 // LineRate: when the log has a line about something that may happen often: at once for the first
-// time, and then once a minute. A flood of strangers is no flood of lines.
+// time, and then once a minute. So a flood of strangers does not flood the log.
 // Comes from: RefusalLog, HandshakeFailures. Goes to: nothing. Thread safety: thread-compatible.
 #pragma once
 

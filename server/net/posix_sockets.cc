@@ -104,7 +104,7 @@ absl::Status PosixSockets::Bind(const std::string& host, std::chrono::millisecon
   absl::Status status = absl::OkStatus();
   const bool wildcard = IsWildcard(host);
   for (SocketAddress& at : found) {
-    at.SetPort(port_);  // The first socket has found a free one where none is named.
+    at.SetPort(port_);  // The first socket has chosen a free port if none was given.
     const int fd = OpenListener(at, wildcard, user_timeout);
     if (fd < 0) {
       status = absl::UnavailableError(std::strerror(errno));

@@ -58,7 +58,7 @@ Guarded* Find(int fd) {
   return found != nullptr && found->active.load(std::memory_order_acquire) ? found : nullptr;
 }
 
-// False: the descriptor has become another connection's, and the guard is none of its.
+// False: the descriptor belongs to another connection by now, which the guard must not judge.
 bool Tell(int fd, Guarded* guarded, ConnectionRefusal why) {
   struct stat seen {};
   const uint64_t identity = guarded->identity.load(std::memory_order_relaxed);
@@ -107,7 +107,7 @@ FrameGuard* FramesOf(SSL* tls) {
   return made.release();
 }
 
-// gRPC gives OpenSSL its bytes by memory, others a descriptor.
+// gRPC feeds OpenSSL from memory, other users from a descriptor.
 bool IsOfTheServersGrpc(SSL* tls) { return SSL_is_server(tls) == 1 && SSL_get_rfd(tls) == -1; }
 
 bool MayRead(SSL* tls, const void* buffer, size_t bytes) {

@@ -1,7 +1,6 @@
 // RefusalLog: counts refused connections by reason, and says in the log that there are some: at
-// once for the first, and then once a minute with their number. A flood of strangers is no flood
-// of lines.
-// Comes from: AcceptLoop. Goes to: the log, ballast_connections_refused_total.
+// once for the first, and then once a minute with their number. So a flood of strangers does not
+// flood the log. Comes from: AcceptLoop. Goes to: the log, ballast_connections_refused_total.
 // Thread safety: thread-compatible; the counters may be read by any thread.
 #pragma once
 
@@ -20,7 +19,7 @@ namespace ballast::server {
 class RefusalLog {
  public:
   // `registry`, which may be null, has a series for each reason from now on.
-  // `port`: whose connections they are, in the log; empty: gRPC's.
+  // `port`: owner of the connections, for the log; empty: gRPC.
   explicit RefusalLog(MetricRegistry* registry, std::string port = "");
 
   void Count(ConnectionRefusal refusal, const std::string& address, std::chrono::nanoseconds now);

@@ -26,7 +26,7 @@ struct Incoming {
 
 struct Happened {
   bool listener = false;         // a connection waits to be accepted
-  std::vector<int> connections;  // of those watched: bytes came, or the other side hung up
+  std::vector<int> connections;  // of those watched: bytes came, or the other side closed
 };
 
 class Sockets {
@@ -43,10 +43,11 @@ class Sockets {
   // Takes the connection that waits although there is no descriptor left, and closes it, by giving
   // up the one held in reserve meanwhile. False: not even this is possible.
   virtual bool Refuse() = 0;
-  // Begins and ends to look for bytes on a connection.
+  // Starts and stops watching a connection for bytes.
   virtual void Watch(int fd) = 0;
   virtual void Unwatch(int fd) = 0;
-  // Up to `bytes` of what came first, which stay there; `ended`: the other side has hung up.
+  // Up to `bytes` of the first bytes received, which stay in the socket; `ended`: the other side
+  // has closed.
   virtual std::string Peek(int fd, size_t bytes, bool* ended) = 0;
   // Identity of the connection of `fd` among all others while it is open; 0 once closed.
   virtual uint64_t Identity(int fd) = 0;

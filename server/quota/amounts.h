@@ -17,19 +17,19 @@ namespace ballast::server {
 // No limit.
 inline constexpr uint64_t kUnlimited = UINT64_MAX;
 
-// So much of each resource. As a limit, kUnlimited means none.
+// An amount of each resource. As a limit, kUnlimited means none.
 struct Amounts {
   uint64_t jobs = 0;             // that run, and that rest on disk
   uint64_t seats = 0;            // of jobs in memory
   uint64_t dram_bytes = 0;       // of the memory plans of these jobs
   uint64_t disk_bytes = 0;       // logs, slots, snapshots and exports
-  uint64_t in_flight_bytes = 0;  // that trainers in these seats may have on the way to the server
+  uint64_t in_flight_bytes = 0;  // that trainers in these seats may have in flight to the server
   uint64_t waiting_attaches = 0;
 
   bool operator==(const Amounts&) const = default;
 };
 
-// A resource, as files, tables and messages name it.
+// Name of a resource in files, tables and messages.
 struct Resource {
   const char* key;  // in the quota file
   uint64_t Amounts::*amount;

@@ -56,7 +56,7 @@ class TenantLedger {
   // The amount that a change from `had` to `amounts` would lack.
   std::optional<Shortage> Lacks(const Amounts& had, const std::string& tenant,
                                 const Amounts& amounts) const;
-  // As Take, whatever the limits say: for entries that exist already.
+  // As Take, regardless of limits: for entries that exist already.
   void Note(const Holding& holding, const std::string& tenant, const Amounts& amounts);
   // Removes the entry; there may be none.
   void Give(const Holding& holding);

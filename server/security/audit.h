@@ -1,12 +1,11 @@
-// The audit log of a server with security: which caller has ordered what, and how that ended; and
-// which calls were refused. Each is one line of JSON on stderr, regardless of the format of other
-// lines:
+// The audit log of a server with security: the orders of callers with their results, and the
+// refused calls. Each is one line of JSON on stderr, regardless of the format of other lines:
 //
 //   {"time":"...","audit":"order","identity":"spiffe://...","peer":"ipv4:...","method":"...",
 //    "tenant":"...","job":"...","result":"OK"}
 //
 // A line has no values, no tokens and no text of a caller but the job's name. Refusals are at most
-// kRefusalsPerSecond lines a second; the next line after a pause says how many there were not
+// kRefusalsPerSecond lines a second; the next line after a pause has the number of those left out
 // (suppressed).
 // Comes from: GenericServer. Goes to: stderr. Thread safety: thread-safe.
 #pragma once

@@ -1,7 +1,6 @@
-// The deny-list: identities that may do nothing any more although their certificates or tokens are
-// valid. A line is an identity as identity.h has it; empty lines and lines that begin with # count
-// for nothing. An identity is denied by its whole URI: tenant/a/trainer does not deny
-// tenant/a/trainer/7.
+// The deny-list: identities without any rights although their certificates or tokens are valid. A
+// line is an identity as in identity.h; empty lines and lines that begin with # are ignored. An
+// identity is denied by its whole URI: tenant/a/trainer does not deny tenant/a/trainer/7.
 // Comes from: security.denied_file. Goes to: the gate. Thread safety: immutable.
 #pragma once
 

@@ -1,5 +1,5 @@
 // The files of the gate, read whole: tokens and denied identities. A server reads them at its start
-// and again when they change (RereadFiles); a file at fault changes nothing of what came from it.
+// and again when they change (RereadFiles); a file at fault leaves its earlier content in force.
 // Comes from: the paths of security.tokens_file and security.denied_file. Goes to: Gate::Replace.
 // Thread safety: pure but for the file system; the calls block on it.
 #pragma once

@@ -29,7 +29,7 @@ bool IsOfServers(const MethodRow& row) {
   return row.scope == Scope::kHome || row.scope == Scope::kPeer || row.scope == Scope::kCluster;
 }
 
-// Whether the caller has to show something else, or is known and may not.
+// Whether the caller has to show other credentials, or is known and not permitted.
 bool IsUnknownCaller(Refusal refusal) {
   switch (refusal) {
     case Refusal::kPlaintext:

@@ -62,7 +62,7 @@ struct Admission {
 class Gate {
  public:
   struct Options {
-    bool secured = false;              // false: every call is let in as before there was a gate
+    bool secured = false;              // false: every call is let in, as without a gate
     std::string domain;                // the trust domain
     std::string secret = NewSecret();  // of the numbers
   };
@@ -82,7 +82,7 @@ class Gate {
   // This server's id, and those of all servers of its cluster, once they are known; orders are
   // refused before. The lowest is the home's.
   void SetServers(uint32_t self, const std::vector<uint32_t>& servers);
-  // Null with security: there certificates do their work.
+  // Null with security: certificates take their place.
   PeerNumbers* numbers() { return options_.secured ? nullptr : &numbers_; }
 
   // Whether Admit looks at the connection of a call of this method.
@@ -99,7 +99,7 @@ class Gate {
   // For a name found in the message: a caller may only speak for itself. PERMISSION_DENIED
   // NOT_PERMITTED when a server names `server` and is another one.
   absl::Status CheckServer(const Caller& caller, uint32_t server) const;
-  // The same of a vote; without security also errors as of Admit, of numbers.
+  // The same for a vote; without security also the errors of Admit about numbers.
   absl::Status CheckVoter(const Caller& caller, uint32_t server) const;
 
   // Counts a refusal.

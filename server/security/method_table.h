@@ -1,7 +1,7 @@
-// The table of methods: which roles may call each of them, and which calls are written down. The
-// only source of these rules; docs/security.md has the same table, printed from here. A server does
-// not start with a method missing from the table, and a test compares the table with the services
-// in proto/ballast/v1. Comes from: nothing. Goes to: the gate, GenericServer. Thread safety:
+// The table of methods: which roles may call each of them, and which calls are audited. The only
+// source of these rules; docs/security.md has the same table, printed from here. A server does not
+// start with a method missing from the table, and a test compares the table with the services in
+// proto/ballast/v1. Comes from: nothing. Goes to: the gate, GenericServer. Thread safety:
 // constants.
 #pragma once
 

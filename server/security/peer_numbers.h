@@ -1,12 +1,12 @@
 // The numbers by which servers without security know each other's orders and votes (decision 047).
-// Each process makes a secret at its start. Of it comes one number for each other server:
+// Each process makes a secret at its start and derives from it one number for each other server:
 //
 //   number for server S = the first 16 bytes of SHA-256(secret, S as 4 bytes, lowest first)
 //
 // A server tells S its number in a Hello to the address that the configuration has for S, and
 // nowhere else. A call that carries the number comes from S, as far as that address is S's. The
-// answers to the Hellos of S have the number's hash, so that a number that a stranger tells in the
-// name of a server is not taken for that server's.
+// answers to the Hellos of S have the number's hash, so that a stranger's number in the name of a
+// server is not taken for that server's.
 // Comes from: the gate, which owns it. Goes to: the Peer service and the calls to other servers.
 // Thread safety: thread-safe; `ask` runs on the caller's thread, without a lock.
 #pragma once
@@ -71,7 +71,7 @@ class PeerNumbers {
   void Told(uint32_t server, absl::string_view number, absl::string_view held_hash);
   // A Hello to its address was answered, with HashFor of this server; empty: a release without.
   void Answered(uint32_t server, absl::string_view hash);
-  // A call to it broke, or was refused: it may be another process by now.
+  // A call to it failed or was refused: it may be another process by now.
   void Doubt(uint32_t server);
   // The header of a call to `server`; empty for a release without numbers; nullopt: it is not known
   // yet whether the number is that of the process at that address, so say Hello first.

@@ -17,7 +17,7 @@ RereadFiles::RereadFiles(std::vector<File> files) {
 }
 
 absl::Status RereadFiles::ReadOne(Watched* watched) {
-  // Before the file is read: one that changes meanwhile is then read again.
+  // Taken before the file is read, so that a file changed meanwhile is read again.
   watched->read = watched->seen = FileSignature(watched->file.path);
   return watched->status = watched->file.read();
 }

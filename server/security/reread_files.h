@@ -39,7 +39,7 @@ class RereadFiles : public std::enable_shared_from_this<RereadFiles> {
 
   explicit RereadFiles(std::vector<File> files);
 
-  // Reads all of them now, in order, and says nothing in the log: the caller does.
+  // Reads all of them now, in order, without logging: the caller logs.
   std::vector<FileOutcome> Read();
   // Reads each file that differs from the one read last, once it has been the same for two looks,
   // so that a half-written file is not taken; and those at fault. To be called about once a second.
@@ -47,7 +47,7 @@ class RereadFiles : public std::enable_shared_from_this<RereadFiles> {
   void Look();
   // Looks every `interval`, until this object is gone.
   void Watch(Executor* executor, std::chrono::nanoseconds interval);
-  // Waits for a read under way; later ones find no files.
+  // Waits for a read under way; later ones have no files.
   void Stop();
   // Faults of files at their newest reads. Waits for no disk.
   std::vector<std::string> faults() const;

@@ -28,7 +28,7 @@ struct SnapshotManifest {
   std::string tenant = kDefaultTenant;  // of the directory that it lies in; not in the file
   std::string job;                      // its name
   uint64_t created_s = 0;               // since 1970, UTC
-  uint64_t round = 0;       // whose beginning it is: the first one of a job made from it
+  uint64_t round = 0;       // that the state starts: the first one of a job made from it
   uint64_t bytes = 0;       // of all parts
   std::string plan;         // as the server's plan codec writes it
   PreparedRecord prepared;  // the home's vote on the round before

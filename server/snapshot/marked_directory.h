@@ -1,5 +1,5 @@
-// Directories that say whose they are before anybody sees them: those of snapshots and exports.
-// Until then one is called ".<name>.<owner>", which its owner knows again after a crash.
+// Directories marked with their owner before they become visible: those of snapshots and exports.
+// Until then one is called ".<name>.<owner>", which its owner recognizes after a crash.
 // Comes from: SnapshotStore, Exports. Goes to: FileSystem.
 // Thread safety: as FileSystem; blocks on the disk.
 #pragma once
@@ -12,7 +12,7 @@
 
 namespace ballast::server {
 
-// What `<root>/<name>` is called while it is not whole.
+// Name of `<root>/<name>` while it is incomplete.
 std::string UnmarkedPath(const std::string& root, const std::string& name,
                          const std::string& owner);
 

@@ -101,7 +101,7 @@ absl::Status SnapshotStore::ClearOwn() {
   }
   BALLAST_ASSIGN_OR_RETURN(const std::vector<uint64_t> ids, Ids());
   for (const uint64_t id : ids) {
-    // One that cannot be looked into is not ours, or another server is just removing it.
+    // An unreadable one is not ours, or another server is just removing it.
     const auto names = fs_->List(Directory(id));
     if (!names.ok()) BALLAST_LOG(WARN) << names.status().message();
     if (!names.ok() || !IsLeftOver(id, *names)) continue;
@@ -172,7 +172,7 @@ absl::Status SnapshotStore::Commit(const SnapshotManifest& manifest) {
   BALLAST_FAILPOINT_RETURN("snapshot.before_manifest");
   BALLAST_RETURN_IF_ERROR(ReplaceFile(fs_, ManifestPath(manifest.id), EncodeManifest(manifest)));
   BALLAST_FAILPOINT("snapshot.after_manifest");
-  // It means nothing any more, but of a passing one, which goes with the home that took it.
+  // It has no meaning any more, except for a passing one, which goes with the home that took it.
   if (manifest.name != kPassingSnapshotName) fs_->Remove(TakingPath(manifest.id)).IgnoreError();
   return absl::OkStatus();
 }

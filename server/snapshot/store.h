@@ -59,7 +59,7 @@ class SnapshotStore {
   // servers do not share one.
   absl::StatusOr<std::unique_ptr<ImageFile>> CreatePart(uint64_t id, const JobPlan& plan,
                                                         const Layout& layout);
-  // All parts survive: the snapshot is there from now on.
+  // All parts are durable: the snapshot exists from now on.
   absl::Status Commit(const SnapshotManifest& manifest);
   // Removes the part of this server, for an abandoned snapshot.
   absl::Status DropPart(uint64_t id);
@@ -69,12 +69,12 @@ class SnapshotStore {
   // Bytes of its parts and its manifest, as far as they exist. Errors as FileSystem's.
   absl::StatusOr<uint64_t> BytesOnDisk(uint64_t id) const;
 
-  // Those there are, oldest first, without passing ones. One whose manifest is damaged is logged
+  // The existing ones, oldest first, without passing ones. One whose manifest is damaged is logged
   // and left out.
   absl::StatusOr<std::vector<SnapshotManifest>> List() const;
   // NOT_FOUND UNKNOWN_JOB when `job` has none of this name.
   absl::StatusOr<SnapshotManifest> Find(const std::string& job, const std::string& name) const;
-  // Also a passing one. NOT_FOUND when it is not there; DATA_LOSS STATE_LOST.
+  // Also a passing one. NOT_FOUND when it does not exist; DATA_LOSS STATE_LOST.
   absl::StatusOr<SnapshotManifest> Find(uint64_t id) const;
   // Opens a part of a snapshot to be read. DATA_LOSS STATE_LOST when it is missing or not its own.
   absl::StatusOr<std::unique_ptr<ImageFile>> OpenPart(uint64_t id, const JobPlan& plan,

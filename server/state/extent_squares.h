@@ -16,7 +16,7 @@ class ExtentSquares {
   // Nothing measured yet: all sums are 0. 8 bytes for each tile and each run of the extent.
   ExtentSquares(const Layout& layout, uint32_t extent);
 
-  // Of what tile `tile` has of the extent's run `run`, both counted from the extent's first.
+  // Sum of tile `tile`'s part of the extent's run `run`, both counted from the extent's first.
   optim::TileSquares* At(uint32_t tile, uint32_t run) { return &tiles_[tile + run]; }
 
   // Of the whole run: its tiles' sums added in double, in their order.
