@@ -21,7 +21,7 @@
 #include "common/base/thread_executor.h"
 #include "common/io/watched_files.h"
 #include "common/metrics/registry.h"
-#include "server/rpc/admin_service.h"
+#include "server/disk_state.h"
 
 namespace ballast::server {
 

@@ -17,6 +17,7 @@
 #include "common/base/sync.h"
 #include "common/metrics/metrics.h"
 #include "server/cluster/job_store.h"
+#include "server/cluster/peer_calls.h"
 #include "server/cluster/this_server.h"
 #include "server/round/round_engine.h"
 

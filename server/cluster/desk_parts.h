@@ -10,10 +10,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/metrics/metrics.h"
-#include "server/cluster/job_directory.h"
+#include "server/cluster/directory_config.h"
 #include "server/cluster/local_jobs.h"
 #include "server/cluster/long_work.h"
 #include "server/cluster/owner_strand.h"
+#include "server/cluster/peer_calls.h"
 #include "server/cluster/snapshot_files.h"
 #include "server/cluster/this_server.h"
 

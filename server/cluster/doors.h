@@ -1,5 +1,4 @@
-// The doors of the job directory: what trainers, peers and operators may ask, each for themselves,
-// and the lookup of a job's engine.
+// The doors of the job directory: what trainers, peers and operators may ask, each for themselves.
 // Comes from: server/rpc. Goes to: the parts of the directory.
 // Thread safety: every method may be called from any thread; unless they say otherwise, callbacks
 // run on the directory's strand.
@@ -18,23 +17,8 @@
 #include "server/cluster/peer_calls.h"
 #include "server/cluster/works.h"
 #include "server/quota/tenant_ledger.h"
-#include "server/round/no_job.h"
-#include "server/round/round_engine.h"
 
 namespace ballast::server {
-
-class JobLookup {
- public:
-  virtual ~JobLookup() = default;
-  // Engine of a job, or null. Does not wait for the strand.
-  virtual std::shared_ptr<RoundEngine> Find(uint64_t job) const = 0;
-  // What a trainer gets that asks for a job without an engine: NOT_FOUND UNKNOWN_JOB, or why the
-  // job could not be opened here, if it is of the caller's tenant. Does not wait either.
-  virtual absl::Status WhyNot(uint64_t job, const Caller& caller) const {
-    (void)caller;
-    return NoJobHere(job);
-  }
-};
 
 // What trainers ask at the home. Elsewhere FAILED_PRECONDITION NOT_HOME; message and detail carry
 // the home's address.

@@ -94,7 +94,7 @@ absl::StatusOr<JobPlan> Home::WholeJob(const QualifiedName& name) const {
   }
   if (home == nullptr) {
     const absl::Status why = WhyNotOpen(name);
-    return why.ok() ? home::NoJobOfName(name.name) : why;
+    return why.ok() ? NoJobOfName(name.name) : why;
   }
   return Busy(name.name, absl::StrCat("job \"", name.name, "\" ",
                                       made ? "has ended, and nothing of it is on disk"
@@ -113,7 +113,7 @@ absl::StatusOr<JobPlan> Home::MadeJob(const QualifiedName& name) const {
   if (const auto damaged = parts_.damaged->Find(name); damaged != nullptr) {
     return damaged->plan;
   }
-  return home::NoJobOfName(name.name);
+  return NoJobOfName(name.name);
 }
 
 bool Home::HasName(const QualifiedName& name) const {

@@ -137,13 +137,6 @@ absl::Status ShareOfJobsTaken(const std::string& job, const std::string& tenant,
       {.job = job});
 }
 
-absl::Status NoJobOfName(const std::string& job) {
-  return ReasonedError(absl::StatusCode::kNotFound, Reason::kUnknownJob,
-                       absl::StrCat("there is no job \"", job, "\"; `ballastctl jobs list` shows ",
-                                    "those there are"),
-                       {.job = job});
-}
-
 absl::Status NoJobOfNumber(uint64_t job) {
   return ReasonedError(absl::StatusCode::kNotFound, Reason::kUnknownJob,
                        absl::StrCat("job ", JobIdText(job), " is not known here"));

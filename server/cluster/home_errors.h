@@ -44,13 +44,11 @@ absl::Status NoJobToResume(const std::string& job);
 absl::Status TooManyJobs(const std::string& job, size_t jobs, uint32_t jobs_max);
 // RESOURCE_EXHAUSTED OVER_BUDGET: `tenant` has its half of these.
 absl::Status ShareOfJobsTaken(const std::string& job, const std::string& tenant, uint32_t jobs_max);
-// NOT_FOUND UNKNOWN_JOB: this server, `self`, does not run the job.
-// An operator names a job that is not there, or another tenant's: NOT_FOUND UNKNOWN_JOB.
-absl::Status NoJobOfName(const std::string& job);
 // NOT_FOUND UNKNOWN_JOB, by its number.
 absl::Status NoJobOfNumber(uint64_t job);
 // `jobs` of one tenant wait for their trainers: RESOURCE_EXHAUSTED OVER_BUDGET.
 absl::Status TooManyPending(const std::string& job, const std::string& tenant, size_t jobs);
+// NOT_FOUND UNKNOWN_JOB: this server, `self`, does not run the job.
 absl::Status NoDurableJob(uint32_t self, uint64_t job);
 // UNAVAILABLE SERVER_LOST.
 absl::Status ServerLost(uint32_t server, const std::string& why);

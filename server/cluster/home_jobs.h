@@ -17,10 +17,11 @@
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
 #include "common/metrics/registry.h"
+#include "server/cluster/directory_config.h"
 #include "server/cluster/home_job.h"
 #include "server/cluster/home_timers.h"
-#include "server/cluster/job_directory.h"
 #include "server/cluster/job_places.h"
+#include "server/cluster/peer_calls.h"
 #include "server/cluster/rendezvous_desk.h"
 
 namespace ballast::server {

@@ -5,7 +5,8 @@
 #include <cstdint>
 #include <string>
 
-#include "server/cluster/job_directory.h"
+#include "server/cluster/job_store.h"
+#include "server/cluster/operator_calls.h"
 
 namespace ballast::server {
 

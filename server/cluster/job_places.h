@@ -10,8 +10,8 @@
 #include "absl/status/status.h"
 #include "common/metrics/registry.h"
 #include "server/cluster/attach_types.h"
+#include "server/cluster/directory_config.h"
 #include "server/cluster/home_job.h"
-#include "server/cluster/job_directory.h"
 #include "server/quota/job_share.h"
 
 namespace ballast::server {

@@ -7,8 +7,8 @@
 #include "common/base/names.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
-#include "server/cluster/home_errors.h"
 #include "server/cluster/local_jobs.h"
+#include "server/round/no_job.h"
 
 namespace ballast::server {
 namespace {
@@ -90,11 +90,11 @@ void LocalJobs::StartRecovered() {
 
 absl::StatusOr<bool> LocalJobs::Retry(const QualifiedName& name) {
   const DamagedJobs::Ref damaged = parts_.damaged->Find(name);
-  if (parts_.store == nullptr) return home::NoJobOfName(name.name);
+  if (parts_.store == nullptr) return NoJobOfName(name.name);
   const absl::StatusOr<JobPlan> plan =
       damaged == nullptr ? parts_.store->FindNamed(name) : parts_.store->Find(damaged->plan.job);
   if (damaged == nullptr) {
-    if (absl::IsNotFound(plan.status())) return home::NoJobOfName(name.name);
+    if (absl::IsNotFound(plan.status())) return NoJobOfName(name.name);
     BALLAST_RETURN_IF_ERROR(plan.status());
     return false;
   }

@@ -5,6 +5,7 @@
 #include "common/base/names.h"
 #include "common/base/priority.h"
 #include "common/base/reason.h"
+#include "server/cluster/peer_calls.h"
 
 namespace ballast::server {
 namespace {

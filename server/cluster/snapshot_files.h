@@ -11,7 +11,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "server/cluster/job_directory.h"
+#include "server/cluster/directory_config.h"
+#include "server/cluster/operator_calls.h"
 #include "server/cluster/this_server.h"
 
 namespace ballast::server {

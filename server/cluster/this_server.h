@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "server/cluster/job_directory.h"
+#include "server/cluster/directory_config.h"
 
 namespace ballast::server {
 

@@ -10,6 +10,7 @@
 #include "common/base/crc32c.h"
 #include "common/base/mutant.h"
 #include "common/base/status_macros.h"
+#include "server/round/job_plan.h"
 
 namespace ballast::server {
 namespace {
@@ -18,12 +19,6 @@ namespace {
 constexpr uint32_t kCanonicalNanBits = 0x7FC00000;
 
 }  // namespace
-
-uint64_t GradientBufferBytes(const Layout& layout, uint32_t extent, DType dtype) {
-  const uint64_t width = DTypeBytes(dtype);
-  return BufferPools::ClassOf(layout.extents()[extent].elements * width,
-                              layout.extent_elements() * width, kPageBytes);
-}
 
 Contributions::Contributions(const Layout& layout, const std::vector<uint32_t>& owned,
                              const EpochRecord& epoch, uint32_t window_extents)

@@ -47,10 +47,6 @@ struct GradientView {
   std::shared_ptr<const void> owner;  // keeps data alive and unchanged
 };
 
-// Bytes of a buffer for this extent's gradient or sum of that dtype: whole pages, so that the log
-// can write from it and read into it past the page cache.
-uint64_t GradientBufferBytes(const Layout& layout, uint32_t extent, DType dtype);
-
 class Contributions {
  public:
   // Room for `layout`'s `owned` extents of the epoch's contributors, `window_extents` registers of

@@ -10,8 +10,9 @@
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "common/base/units.h"
+#include "common/io/buffer_pools.h"
+#include "common/io/file.h"
 #include "common/job/contributors.h"
-#include "server/round/contributions.h"
 #include "server/round/weights.h"
 #include "server/tier/nvme_tier.h"
 #include "server/tier/tier.h"
@@ -31,6 +32,12 @@ std::vector<uint32_t> SlotsOf(const std::vector<Member>& members) {
 }
 
 }  // namespace
+
+uint64_t GradientBufferBytes(const Layout& layout, uint32_t extent, DType dtype) {
+  const uint64_t width = DTypeBytes(dtype);
+  return BufferPools::ClassOf(layout.extents()[extent].elements * width,
+                              layout.extent_elements() * width, kPageBytes);
+}
 
 std::vector<ContributorSet> ContributorsOf(const JobSpec& spec,
                                            const std::vector<Member>& members) {

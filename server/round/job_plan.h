@@ -31,6 +31,10 @@ std::vector<ContributorSet> AllContribute(const std::vector<Member>& members, ui
 // the spec, which must be valid. Errors: INVALID_ARGUMENT BAD_SPEC.
 absl::Status CheckPlan(const JobPlan& plan);
 
+// Bytes of a buffer for this extent's gradient or sum of that dtype: whole pages, so that the log
+// can write from it and read into it past the page cache.
+uint64_t GradientBufferBytes(const Layout& layout, uint32_t extent, DType dtype);
+
 // Bytes a job will take at one server, before anything is allocated (4 of state per array +
 // W x gradient or window + 4 sum + 2 x weight per owned parameter).
 struct MemoryPlan {

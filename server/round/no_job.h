@@ -1,9 +1,11 @@
-// The answer to a trainer that names a job which this server does not have, or which is another
-// tenant's: one function, so that the two answers do not differ.
-// Comes from: server/rpc, Audience. Goes to: trainers. Thread safety: pure function.
+// The answers to a caller that names a job which this server does not have, or which is another
+// tenant's: one function for both, so that the two answers do not differ.
+// Comes from: server/rpc, Audience, the job directory. Goes to: trainers, operators.
+// Thread safety: pure functions.
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -12,10 +14,18 @@
 
 namespace ballast::server {
 
-// NOT_FOUND UNKNOWN_JOB.
+// NOT_FOUND UNKNOWN_JOB, to a trainer.
 inline absl::Status NoJobHere(uint64_t job) {
   return ReasonedError(absl::StatusCode::kNotFound, Reason::kUnknownJob,
                        absl::StrCat("this server has no job ", JobIdText(job), "; attach again"));
+}
+
+// NOT_FOUND UNKNOWN_JOB, to an operator.
+inline absl::Status NoJobOfName(const std::string& job) {
+  return ReasonedError(absl::StatusCode::kNotFound, Reason::kUnknownJob,
+                       absl::StrCat("there is no job \"", job, "\"; `ballastctl jobs list` shows ",
+                                    "those there are"),
+                       {.job = job});
 }
 
 }  // namespace ballast::server

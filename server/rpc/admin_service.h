@@ -10,22 +10,13 @@
 
 #include "ballast/v1/admin.pb.h"
 #include "common/base/executor.h"
+#include "server/disk_state.h"
 #include "server/rpc/directory_holder.h"
 #include "server/rpc/generic_server.h"
 #include "server/rpc/peer_client.h"
 #include "server/security/reread_files.h"
 
 namespace ballast::server {
-
-// The disk of a directory of the configuration, when it was asked last.
-struct DiskState {
-  std::string directory;  // data or snapshot
-  bool answers = true;
-  double free_bytes = 0;  // 0 before the first answer, as the next
-  double size_bytes = 0;
-  // Since the oldest call for it began that has not ended: a write, a flush, a rename.
-  std::chrono::nanoseconds waits{0};
-};
 
 struct ServerFacts {
   uint32_t id = 0;

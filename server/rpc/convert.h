@@ -1,4 +1,4 @@
-// Messages of the wire <-> the types of server/round and server/cluster.
+// Messages of the wire <-> the types of server/round and of the job directory.
 // Comes from: control_service, peer_service, trainer_stream. Goes to: RoundEngine, the doors.
 // Everything that comes from outside is checked for what the types cannot hold: enum numbers,
 // lengths that must agree with each other. Limits of a job are ValidateJobSpec's.
@@ -14,7 +14,11 @@
 #include "ballast/v1/data.pb.h"
 #include "ballast/v1/peer.pb.h"
 #include "proto/convert/frame_codec.h"
-#include "server/cluster/doors.h"
+#include "server/cluster/attach_types.h"
+#include "server/cluster/operator_calls.h"
+#include "server/cluster/peer_calls.h"
+#include "server/cluster/works.h"
+#include "server/quota/tenant_ledger.h"
 #include "server/round/round_types.h"
 
 namespace ballast::server {

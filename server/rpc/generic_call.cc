@@ -133,9 +133,10 @@ Connection GenericCall::connection() {
   for (const auto& uri : auth->FindPropertyValues(GRPC_PEER_URI_PROPERTY_NAME)) {
     connection.uris.push_back(text(uri));
   }
-  const auto values = [&](const char* header) {
+  const auto& metadata = context_->client_metadata();
+  const auto values = [&metadata, &text](const char* header) {
     std::vector<std::string> found;
-    const auto [begin, end] = context_->client_metadata().equal_range(header);
+    const auto [begin, end] = metadata.equal_range(header);
     for (auto value = begin; value != end; ++value) found.push_back(text(value->second));
     return found;
   };

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "ballast/v1/admin.pb.h"
-#include "client/cpp/src/attach.h"
+#include "client/cpp/src/arguments.h"
 #include "client/cpp/src/connecting.h"
 #include "client/cpp/src/retry.h"
 #include "client/cpp/src/unary_call.h"

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/cpp/src/arguments.h"
 #include "client/cpp/src/policy_view.h"
 #include "common/base/address.h"
 #include "common/base/crc32c.h"
@@ -105,8 +106,9 @@ absl::Status SetOptimizer(const JobOptions& options, JobSpec* spec) {
   Options values = OptimizerOf(*spec).options;
   const Options initial = values;
   for (const auto& [name, value] : options.optimizer_options) {
-    const auto key = std::find_if(row->options.begin(), row->options.end(),
-                                  [&](const OptionKey& option) { return option.name == name; });
+    const auto key =
+        std::find_if(row->options.begin(), row->options.end(),
+                     [&wanted = name](const OptionKey& option) { return option.name == wanted; });
     if (key == row->options.end()) {
       return BadArgument(absl::StrCat(row->name, " has no option \"", name, "\""));
     }
@@ -117,10 +119,6 @@ absl::Status SetOptimizer(const JobOptions& options, JobSpec* spec) {
 }
 
 }  // namespace
-
-absl::Status BadArgument(absl::string_view message) {
-  return ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadArgument, message);
-}
 
 absl::Status ValidateOptions(const JobOptions& options) {
   BALLAST_RETURN_IF_ERROR(CheckEndpoints(options));
@@ -194,23 +192,6 @@ absl::StatusOr<JobSpec> MakeJobSpec(const JobOptions& options, const std::vector
   BALLAST_ASSIGN_OR_RETURN(spec.policy, PolicySpecOf(options.policy));
   BALLAST_RETURN_IF_ERROR(CheckJobSpec(spec));
   return spec;
-}
-
-absl::StatusOr<std::vector<void*>> WeightsOf(const std::vector<TensorBuffers>& buffers,
-                                             const std::vector<TensorSpec>& tensors,
-                                             const std::vector<LayoutTensor>& sizes) {
-  if (buffers.size() != tensors.size()) {
-    return BadArgument(
-        absl::StrCat("got buffers for ", buffers.size(), " tensors, the job has ", tensors.size()));
-  }
-  std::vector<void*> weights(buffers.size());
-  for (size_t i = 0; i < buffers.size(); ++i) {
-    weights[i] = buffers[i].weight;
-    if (weights[i] == nullptr && sizes[i].elements > 0) {
-      return BadArgument(absl::StrCat("tensor \"", tensors[i].name, "\" has no weight memory"));
-    }
-  }
-  return weights;
 }
 
 }  // namespace ballast::client

@@ -8,15 +8,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "ballast/client.h"
 #include "common/job/job_spec.h"
 #include "common/tensor/layout.h"
 
 namespace ballast::client {
-
-// INVALID_ARGUMENT BAD_ARGUMENT.
-absl::Status BadArgument(absl::string_view message);
 
 // Checks everything about `options` that is not part of the job's specification.
 // Errors: INVALID_ARGUMENT BAD_ARGUMENT.
@@ -33,11 +29,5 @@ absl::Status CheckJobSpec(const JobSpec& spec);
 
 // The valid specification of a job over `tensors`. Errors: those of ValidateJobSpec, BAD_ARGUMENT.
 absl::StatusOr<JobSpec> MakeJobSpec(const JobOptions& options, const std::vector<Tensor>& tensors);
-
-// Weight memory of each tensor. Error: INVALID_ARGUMENT BAD_ARGUMENT when the counts differ, or a
-// tensor with elements has no memory.
-absl::StatusOr<std::vector<void*>> WeightsOf(const std::vector<TensorBuffers>& buffers,
-                                             const std::vector<TensorSpec>& tensors,
-                                             const std::vector<LayoutTensor>& sizes);
 
 }  // namespace ballast::client

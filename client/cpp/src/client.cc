@@ -4,6 +4,7 @@
 #include <random>
 #include <utility>
 
+#include "client/cpp/src/arguments.h"
 #include "client/cpp/src/attach.h"
 #include "client/cpp/src/connecting.h"
 #include "client/cpp/src/gpu_tensors.h"

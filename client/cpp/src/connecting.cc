@@ -2,7 +2,7 @@
 
 #include <chrono>
 
-#include "client/cpp/src/attach.h"
+#include "client/cpp/src/arguments.h"
 #include "common/base/standard_descriptors.h"
 
 namespace ballast::client {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/cpp/src/attach.h"
+#include "client/cpp/src/arguments.h"
 #include "common/base/crc32c.h"
 #include "common/base/status_macros.h"
 

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/cpp/src/attach.h"
+#include "client/cpp/src/arguments.h"
 #include "common/base/status_macros.h"
 #include "common/policy/schedule_arguments.h"
 #include "proto/convert/job_convert.h"

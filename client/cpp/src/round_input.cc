@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/cpp/src/attach.h"
+#include "client/cpp/src/arguments.h"
 #include "client/cpp/src/gpu_tensors.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "ballast/v1/admin.pb.h"
+#include "client/cpp/src/arguments.h"
 #include "client/cpp/src/attach.h"
 #include "client/cpp/src/reconnect.h"
 #include "client/cpp/src/session.h"
