@@ -31,7 +31,8 @@ std::string HumanBytes(double bytes) {
     bytes /= 1024;
     ++unit;
   }
-  return absl::StrFormat(unit == 0 ? "%.0f %s" : "%.2f %s", bytes, units[unit]);
+  return unit == 0 ? absl::StrFormat("%.0f %s", bytes, units[unit])
+                   : absl::StrFormat("%.2f %s", bytes, units[unit]);
 }
 
 std::string HumanRate(double bytes, double seconds) {
