@@ -24,14 +24,16 @@ case $preset in
     targets=(base_test security_test net_test tls_test wire_scan_test frame_codec_test
              tls_channel_test quota_test rendezvous_test config_test snapshot_test exchange_test
              durability_test admin_test gate_test gate_services_test other_tenant_test
-             services_test trainer_stream_test tenants_test cluster_test server_parts_test
+             services_test rpc_test peer_test
+             trainer_stream_test tenants_test home_test job_directory_test server_parts_test
+             host_test
              collective_conformance_test nccl_test reconnect_test wire_abuse_test
              fuzz_targets_test)
     ;;
   tsan)
     targets=(base_test io_engine_test net_test tls_test quota_test gate_test metrics_test
              collective_conformance_test nccl_test session_core_test round_engine_test
-             recovery_lanes_test cluster_test tenants_test)
+             recovery_lanes_test job_directory_test tenants_test)
     ;;
   -h | --help)
     usage

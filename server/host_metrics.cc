@@ -5,9 +5,9 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "server/memory_budget.h"
+#include "server/host/memory_budget.h"
 
-#include "server/rpc/peer_sightings.h"
+#include "server/peer/peer_sightings.h"
 
 namespace ballast::server {
 namespace {

@@ -12,8 +12,8 @@
 #include "ballast/config/v1/server.pb.h"
 #include "common/base/thread_worker_pool.h"
 #include "common/metrics/metrics.h"
-#include "server/disk_watch.h"
-#include "server/rpc/peer_client.h"
+#include "server/host/disk_watch.h"
+#include "server/peer/peer_client.h"
 
 namespace ballast::server {
 

@@ -33,15 +33,15 @@
 #include "server/command_line.h"
 #include "server/config/environment.h"
 #include "server/config/print.h"
-#include "server/data_dir_lock.h"
-#include "server/disk_watch.h"
-#include "server/handshake_watch.h"
+#include "server/host/data_dir_lock.h"
+#include "server/host/disk_watch.h"
+#include "server/host/storage_warnings.h"
+#include "server/host/supervision.h"
+#include "server/host/temporary_data.h"
 #include "server/listen.h"
 #include "server/net/descriptors.h"
+#include "server/rpc/handshake_watch.h"
 #include "server/server.h"
-#include "server/storage_warnings.h"
-#include "server/supervision.h"
-#include "server/temporary_data.h"
 
 namespace ballast::server {
 namespace {

@@ -16,11 +16,11 @@
 #include "common/base/sync.h"
 #include "common/metrics/metrics.h"
 #include "common/metrics/process.h"
-#include "server/disk_watch.h"
-#include "server/memory_budget.h"
-#include "server/rpc/admin_service.h"
-#include "server/rpc/peer_client.h"
-#include "server/rpc/peer_sightings.h"
+#include "server/host/disk_watch.h"
+#include "server/host/memory_budget.h"
+#include "server/peer/peer_client.h"
+#include "server/peer/peer_sightings.h"
+#include "server/service/admin_service.h"
 
 namespace ballast::server {
 

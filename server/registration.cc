@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
+#include "server/host/storage_warnings.h"
 #include "server/meta/keys.h"
-#include "server/storage_warnings.h"
 
 namespace ballast::server {
 namespace {

@@ -12,8 +12,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/config/load.h"
+#include "server/host/supervision.h"
 #include "server/security/reread_files.h"
-#include "server/supervision.h"
 
 namespace ballast::server {
 

@@ -9,7 +9,7 @@
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "server/config/quota_file.h"
-#include "server/handshake_watch.h"
+#include "server/rpc/handshake_watch.h"
 #include "server/setting_place.h"
 
 namespace ballast::server {

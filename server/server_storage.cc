@@ -9,11 +9,11 @@
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "common/io/engine_files.h"
-#include "server/cluster/snapshot_files.h"
+#include "server/convert/convert.h"
+#include "server/host/storage_warnings.h"
 #include "server/meta/rocksdb_store.h"
+#include "server/operator/snapshot_files.h"
 #include "server/registration.h"
-#include "server/rpc/convert.h"
-#include "server/storage_warnings.h"
 
 namespace ballast::server {
 namespace {

@@ -1,6 +1,6 @@
 // What a server keeps on its disks: the file system that its jobs use, its metadata, its durable
 // jobs, snapshots and exports.
-// Comes from: server.cc. Goes to: server/meta, server/cluster.
+// Comes from: server.cc. Goes to: server/meta, server/directory.
 // Thread safety: the opening calls are of one thread; what they return says for itself.
 #pragma once
 
@@ -15,7 +15,7 @@
 #include "ballast/config/v1/server.pb.h"
 #include "common/io/file.h"
 #include "common/io/watched_files.h"
-#include "server/cluster/job_directory.h"
+#include "server/directory/job_directory.h"
 #include "server/meta/reserved_store.h"
 
 namespace ballast::server {

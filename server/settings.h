@@ -1,5 +1,5 @@
 // What the configuration of a server says to its rooms: their limits, budgets and times.
-// Comes from: server.cc. Goes to: server/cluster, server/rpc.
+// Comes from: server.cc. Goes to: server/directory, server/service.
 // Thread safety: immutable.
 #pragma once
 
@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "ballast/config/v1/server.pb.h"
-#include "server/cluster/job_directory.h"
 #include "server/config/load.h"
-#include "server/memory_budget.h"
-#include "server/rpc/convert.h"
+#include "server/convert/convert.h"
+#include "server/directory/job_directory.h"
+#include "server/host/memory_budget.h"
+#include "server/peer/peer_client.h"
 #include "server/rpc/generic_server.h"
-#include "server/rpc/peer_client.h"
-#include "server/rpc/trainer_stream.h"
+#include "server/service/trainer_stream.h"
 
 namespace ballast::server {
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "common/metrics/metrics.h"
-#include "server/cluster/doors.h"
+#include "server/directory/doors.h"
 
 namespace ballast::server {
 

@@ -10,9 +10,9 @@
 #include "google/protobuf/util/json_util.h"
 #include "server/config/print.h"
 #include "server/listen.h"
-#include "server/rpc/status_page.h"
-#include "server/rpc/status_problems.h"
-#include "server/rpc/status_text.h"
+#include "server/status/status_page.h"
+#include "server/status/status_problems.h"
+#include "server/status/status_text.h"
 
 namespace ballast::server {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "ballast/v1/admin.pb.h"
 #include "server/config/load.h"
-#include "server/rpc/admin_service.h"
-#include "server/rpc/directory_holder.h"
+#include "server/service/admin_service.h"
+#include "server/service/directory_holder.h"
 
 namespace ballast::server {
 

@@ -33,15 +33,18 @@ WIRE, CONFIG = "proto:wire", "proto:config"
 PUBLIC_CLIENT = "client/cpp/ballast"
 SERVER_ROOMS = (
     "server/simd", "server/optim", "server/reduce", "server/tier", "server/state",
-    "server/durability", "server/meta", "server/round", "server/quota", "server/snapshot",
-    "server/exchange", "server/config", "server/cluster", "server/admin", "server/security",
-    "server/net")
+    "server/durability", "server/meta", "server/round", "server/extents", "server/recovery",
+    "server/engine", "server/quota", "server/snapshot", "server/exchange", "server/config",
+    "server/jobs", "server/operator", "server/home", "server/directory", "server/admin",
+    "server/security", "server/net", "server/host")
+# Of the port. Below them nothing knows gRPC, and of the messages only the configuration's.
+PORT_ROOMS = ("server/rpc", "server/convert", "server/peer", "server/service", "server/status")
 PROTOBUF, GRPC = ("google/protobuf/",), ("grpcpp/", "grpc/")
 SAFETENSORS = "common/safetensors"
 EVERYTHING = COMMON + (
-    SAFETENSORS, TLS, WIRE, CONFIG, "proto/convert") + SERVER_ROOMS + (
-    "server/rpc", "server", PUBLIC_CLIENT, "client/cpp", "client/device",
-    "client/device/cuda", "client/collective", "client/aio")
+    SAFETENSORS, TLS, WIRE, CONFIG, "proto/convert") + SERVER_ROOMS + PORT_ROOMS + (
+    "server", PUBLIC_CLIENT, "client/cpp/transport", "client/cpp/job", "client/cpp/session",
+    "client/cpp/attach", "client/device", "client/device/cuda", "client/collective", "client/aio")
 
 # Kernels run inside the memory-bound pass over an extent: nothing in them may wait or allocate.
 KERNEL_BANS = (
@@ -89,9 +92,17 @@ ROOMS = {
     "server/meta": Room(COMMON, ("absl/", "rocksdb/")),
     # server/simd: only the type Isa, which is chosen once and handed down to the kernels.
     "server/round": Room(COMMON + (
-        "server/state", "server/reduce", "server/optim", "server/simd", "server/tier",
+        "server/state", "server/optim", "server/simd", "server/tier", "server/durability")),
+    "server/extents": Room(COMMON + (
+        "server/round", "server/state", "server/reduce", "server/tier", "server/durability")),
+    "server/recovery": Room(COMMON + (
+        "server/round", "server/state", "server/optim", "server/simd", "server/tier",
         "server/durability")),
-    "server/snapshot": Room(COMMON + ("server/round", "server/durability")),
+    "server/engine": Room(COMMON + (
+        "server/recovery", "server/extents", "server/round", "server/state", "server/reduce",
+        "server/optim", "server/simd", "server/tier", "server/durability")),
+    # server/recovery: a snapshot is taken out of a log and images.
+    "server/snapshot": Room(COMMON + ("server/recovery", "server/round", "server/durability")),
     "server/exchange": Room(COMMON + (
         SAFETENSORS, "server/snapshot", "server/round", "server/durability", "server/optim",
         "server/simd"), ("absl/", "zlib.h")),
@@ -99,26 +110,59 @@ ROOMS = {
     # server/quota: the limits that a quota file says, as plain values.
     "server/config": Room(
         ("common/base", "server/quota", CONFIG), ("absl/", "yaml-cpp/") + PROTOBUF),
-    "server/cluster": Room(
-        COMMON + ("server/round", "server/quota", "server/snapshot", "server/exchange",
-                  "server/durability", "server/meta")),
+    "server/jobs": Room(COMMON + (
+        "server/engine", "server/recovery", "server/round", "server/quota", "server/snapshot",
+        "server/exchange", "server/durability", "server/meta")),
+    "server/operator": Room(COMMON + (
+        "server/jobs", "server/engine", "server/recovery", "server/round", "server/snapshot",
+        "server/exchange", "server/durability")),
+    "server/home": Room(COMMON + (
+        "server/jobs", "server/engine", "server/round", "server/quota")),
+    "server/directory": Room(COMMON + (
+        "server/home", "server/operator", "server/jobs", "server/engine", "server/round",
+        "server/quota")),
     "server/security": Room(("common/base", "common/metrics", "common/security")),
     # server/net: one accept loop for both ports.
     "server/admin": Room(COMMON + ("server/net",), ("absl/", "prometheus/")),
     "server/net": Room(COMMON, ("absl/", "openssl/")),
+    # The machine under a server.
+    "server/host": Room(("common/base", "common/io", "common/metrics", CONFIG)),
+    # common/tls: why a handshake failed.
     "server/rpc": Room(
-        COMMON + SERVER_ROOMS + (WIRE, CONFIG, "proto/convert"), ("absl/",) + GRPC + PROTOBUF),
+        COMMON + ("server/net", "server/security", TLS, WIRE, CONFIG, "proto/convert"),
+        ("absl/",) + GRPC + PROTOBUF),
+    "server/convert": Room(
+        COMMON + ("server/directory", "server/operator", "server/jobs", "server/engine",
+                  "server/round", "server/quota", WIRE, "proto/convert")),
+    "server/peer": Room(
+        COMMON + ("server/rpc", "server/convert", "server/jobs", "server/security", WIRE,
+                  "proto/convert"), ("absl/",) + GRPC),
+    "server/service": Room(
+        COMMON + ("server/rpc", "server/convert", "server/peer", "server/directory",
+                  "server/operator", "server/jobs", "server/engine", "server/round",
+                  "server/quota", "server/security", "server/host", WIRE, "proto/convert"),
+        ("absl/",) + GRPC),
+    "server/status": Room(("common/base", WIRE), ("absl/",) + PROTOBUF),
     "server": Room(
-        COMMON + SERVER_ROOMS + (TLS, "server/rpc", WIRE, CONFIG, "proto/convert"),
+        COMMON + SERVER_ROOMS + PORT_ROOMS + (TLS, WIRE, CONFIG, "proto/convert"),
         ("absl/",) + GRPC + PROTOBUF),
     PUBLIC_CLIENT: Room(),
     "client/device": Room(("common/base", "common/tensor")),
     "client/device/cuda": Room(("client/device",), ("cuda",)),
     "client/collective": Room(("common/base", "common/tensor", "client/device")),
     "client/aio": Room(("common/base", "common/io")),
-    "client/cpp": Room(
-        COMMON + (WIRE, "proto/convert", PUBLIC_CLIENT, "client/device"),
-        ("absl/",) + GRPC + PROTOBUF),
+    # The wire and its clock: gRPC is one transport of several.
+    "client/cpp/transport": Room(COMMON + (WIRE, "proto/convert"), ("absl/",) + GRPC + PROTOBUF),
+    # A trainer's job as plain values, and the memory that it lends to a round.
+    "client/cpp/job": Room(
+        COMMON + (WIRE, "proto/convert", PUBLIC_CLIENT, "client/device", "client/cpp/transport"),
+        ("absl/",)),
+    "client/cpp/session": Room(
+        COMMON + (WIRE, "proto/convert", PUBLIC_CLIENT, "client/device", "client/cpp/transport",
+                  "client/cpp/job"), ("absl/",) + PROTOBUF),
+    "client/cpp/attach": Room(
+        COMMON + (WIRE, "proto/convert", PUBLIC_CLIENT, "client/device", "client/cpp/transport",
+                  "client/cpp/job", "client/cpp/session"), ("absl/",) + GRPC + PROTOBUF),
     "client/python": Room(
         (PUBLIC_CLIENT, "client/aio", "client/collective", "client/device", "common/base",
          "common/io", "common/tensor", SAFETENSORS),
@@ -135,10 +179,10 @@ FLAT_ROOMS = ("server",)
 # nothing in them may depend on threads, time, chance, the system or the order of a hash table.
 PURE_CORE = (
     "common/job/", "common/policy/", "common/rendezvous/",
-    "server/cluster/attach_barrier.", "server/cluster/epoch_change.",
-    "server/cluster/home_errors.", "server/cluster/home_growth.", "server/cluster/home_job.",
-    "server/cluster/home_job_epochs.", "server/cluster/home_types.",
-    "server/cluster/seating.", "server/cluster/waiting_room.", "server/quota/amounts.",
+    "server/home/attach_barrier.", "server/home/epoch_change.",
+    "server/home/home_errors.", "server/home/home_growth.", "server/home/home_job.",
+    "server/home/home_job_epochs.", "server/home/home_types.",
+    "server/home/seating.", "server/home/waiting_room.", "server/quota/amounts.",
     "server/quota/tenant_ledger.", "server/round/round_fsm.")
 PURE_BANS = (
     "thread", "mutex", "shared_mutex", "atomic", "condition_variable", "future", "random",

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/convert/methods.h"
-#include "server/rpc/status_rows.h"
+#include "server/status/status_rows.h"
 #include "tools/admin_call.h"
 
 namespace ballast::tools {

@@ -12,7 +12,7 @@
 #include "server/config/environment.h"
 #include "server/config/load.h"
 #include "server/config/print.h"
-#include "server/rpc/status_text.h"
+#include "server/status/status_text.h"
 #include "tools/admin_call.h"
 #include "tools/command.h"
 #include "tools/config_schema.h"

@@ -6,7 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "server/config/fields.h"
 #include "server/config/load.h"
-#include "server/rpc/status_text.h"
+#include "server/status/status_text.h"
 
 namespace ballast::tools {
 namespace {

@@ -16,8 +16,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/io/file.h"
 #include "common/io/huge_pages.h"
-#include "server/rpc/status_text.h"
 #include "server/simd/isa.h"
+#include "server/status/status_text.h"
 
 namespace ballast::tools {
 namespace {

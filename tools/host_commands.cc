@@ -10,7 +10,7 @@
 #include "common/base/inert.h"
 #include "server/config/environment.h"
 #include "server/config/load.h"
-#include "server/rpc/status_text.h"
+#include "server/status/status_text.h"
 #include "tools/admin_call.h"
 #include "tools/command.h"
 #include "tools/doctor.h"

@@ -12,7 +12,7 @@
 #include "common/base/names.h"
 #include "common/base/reason.h"
 #include "proto/convert/methods.h"
-#include "server/rpc/status_text.h"
+#include "server/status/status_text.h"
 #include "tools/admin_call.h"
 #include "tools/cluster_view.h"
 #include "tools/command.h"

@@ -1,4 +1,4 @@
-"""Limits for classes, functions and files, and the list of what still exceeds them.
+"""Limits for classes, functions, files and folders, and the list of what still exceeds them.
 
 Comes from: the texts of the tree and tools/over_limit.txt. Goes to: tools/tidy.py and
 tools/measure.py.
@@ -8,10 +8,12 @@ A row of the list says how large its subject is today:
   class NAME METHODS FIELDS FILES     a class declared in a .cc file is PATH:NAME
   function PATH NAME LINES            the longest of that name in that file
   file PATH LINES
+  folder PATH FILES                   its C++ files, without those of its subfolders
 Growth beyond a row is an error. So is a row that the tree no longer needs.
 """
 
 import ast
+import collections
 import dataclasses
 import pathlib
 import re
@@ -27,14 +29,15 @@ CLASS_FILES_MAX = 2
 FUNCTION_LINES_MAX = 40
 FILE_LINES_MAX = 400
 TEST_FILE_LINES_MAX = 600  # also of benchmarks
+FOLDER_FILES_MAX = 30
 
 # Words that name a subject in a row, and numbers after them.
-_ROW_SHAPES = {"class": (1, 3), "function": (2, 1), "file": (1, 1)}
+_ROW_SHAPES = {"class": (1, 3), "function": (2, 1), "file": (1, 1), "folder": (1, 1)}
 
 
 @dataclasses.dataclass
 class Subject:
-    """Something with a limit: its place, its sizes, and the remedy when it exceeds them."""
+    """Something with a limit: where it stands, its sizes, and what to do when it exceeds them."""
 
     path: pathlib.PurePosixPath
     line: int
@@ -154,6 +157,14 @@ def _file_subjects(texts, code_suffixes):
                 "split it by purpose")
 
 
+def _folder_subjects(texts):
+    sizes = collections.Counter(path.parent for path in texts if source_text.is_cpp(path))
+    for folder, files in sizes.items():
+        yield ("folder", str(folder)), Subject(
+            folder, 1, (files,), (FOLDER_FILES_MAX,), f"the folder has {files} C++ files",
+            "make a room of some that belong together")
+
+
 def _rows(text, found):
     """Yields (line, kind, name, sizes) for each row of the list."""
     for number, row in enumerate(text.split("\n"), 1):
@@ -181,7 +192,7 @@ def check(texts, outlines, code_suffixes, found):
         rows[kind, name] = sizes
         needless[kind, name] = number
     for key, subject in (*_class_subjects(outlines), *_function_subjects(outlines),
-                         *_file_subjects(texts, code_suffixes)):
+                         *_file_subjects(texts, code_suffixes), *_folder_subjects(texts)):
         if not _exceeds(subject.sizes, subject.limits):
             continue
         needless.pop(key, None)

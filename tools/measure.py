@@ -19,7 +19,7 @@ import source_text  # noqa: E402
 CLASSES_SHOWN = 10
 SHARES = {"p50": 0.5, "p90": 0.9, "max": 1.0}
 CALLBACK_ALIAS = re.compile(r"\busing\s+(\w+)\s*=\s*std::function\b")
-CALLBACK_ROOM = "server/cluster/"
+CALLBACK_ROOM = "server/home/"
 SIMULATOR = "tests/sim/"
 
 

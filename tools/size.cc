@@ -12,8 +12,8 @@
 #include "common/job/contributors.h"
 #include "server/config/load.h"
 #include "server/durability/job_storage.h"
+#include "server/recovery/recovery.h"
 #include "server/round/job_plan.h"
-#include "server/round/recovery.h"
 
 namespace ballast::tools {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "ballast/v1/admin.pb.h"
 #include "proto/convert/methods.h"
-#include "server/rpc/status_text.h"
+#include "server/status/status_text.h"
 #include "tools/admin_call.h"
 #include "tools/command.h"
 #include "tools/output.h"

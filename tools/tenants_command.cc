@@ -10,7 +10,7 @@
 #include "absl/strings/str_replace.h"
 #include "ballast/v1/admin.pb.h"
 #include "proto/convert/methods.h"
-#include "server/rpc/status_text.h"
+#include "server/status/status_text.h"
 #include "tools/admin_call.h"
 #include "tools/cluster_view.h"
 #include "tools/command.h"

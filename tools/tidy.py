@@ -70,7 +70,7 @@ THREAD = re.compile(r"\bstd::j?thread\b(?!::hardware_concurrency)|\bpthread_crea
 # calls.
 THREAD_HOMES = (
     "common/base/thread_",
-    "client/cpp/src/grpc_transport.",
+    "client/cpp/transport/grpc_transport.",
     "client/python/binding/operation.",
     "tests/",
     "bench/",

@@ -18,7 +18,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/units.h"
 #include "common/io/file.h"
-#include "server/rpc/status_text.h"
+#include "server/status/status_text.h"
 #include "tools/command.h"
 #include "tools/nvme_tune.h"
 #include "tools/output.h"

@@ -1,7 +1,7 @@
 // Executor runs closures; Strand is a sequential mailbox on it. gRPC handlers parse and post here;
 // a job's round engine lives on one strand. ThreadExecutor (thread_executor.h) has threads; the
 // simulator has an Executor in virtual time.
-// Comes from: server/rpc, client/cpp. Goes to: server/round's drivers, server/cluster.
+// Comes from: server/service, client/cpp. Goes to: server/engine, server/directory.
 // Thread safety: all methods may be called from any thread unless they say otherwise.
 #pragma once
 

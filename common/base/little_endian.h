@@ -1,5 +1,5 @@
 // Numbers in stored bytes, least significant byte first on every machine.
-// Comes from: records of server/meta and server/cluster; zip archives and pickles of
+// Comes from: records of server/meta and server/jobs; zip archives and pickles of
 // server/exchange. Goes to: their bytes. Thread safety: pure functions.
 #pragma once
 

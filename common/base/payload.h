@@ -1,5 +1,5 @@
 // A received byte string in pieces, as transports deliver it, without copying it together.
-// Comes from: the frame codec (gRPC slices), tests. Goes to: server/round's registers, client pull.
+// Comes from: the frame codec (gRPC slices), tests. Goes to: server/extents, client pull.
 // Thread safety: const methods may be called from any thread; the bytes are immutable. The owner
 // is released on whichever thread drops the last copy.
 #pragma once

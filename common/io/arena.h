@@ -1,6 +1,6 @@
 // Huge-page memory: Arena is one big mapping, BufferPool hands out fixed-size pieces of such
 // mappings. 4 KiB pages cost copies and direct I/O a factor of two to three; these do not.
-// Comes from: server/state, server/round (registers), server/rpc (outgoing weights). Goes to:
+// Comes from: server/state, server/extents, server/service (outgoing weights). Goes to:
 // kernels, transports, disk I/O.
 // Thread safety: Arena is a plain value; BufferPool and BufferRef's counts are thread-safe.
 #pragma once

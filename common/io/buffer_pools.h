@@ -1,7 +1,7 @@
 // BufferPools: pools of buffers of several sizes, so that a buffer takes the bytes of its content
 // and not those of the largest. Sizes are rounded up to classes, at most an eighth above, so that
 // many sizes share few pools.
-// Comes from: server/round (registers, sums, weights on their way out). Goes to: the same.
+// Comes from: server/extents (registers, sums, weights on their way out). Goes to: the same.
 // Thread safety: Allow before anything else; Acquire and Prepare as thread-compatible; buffers as
 // BufferRef says.
 #pragma once

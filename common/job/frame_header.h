@@ -1,7 +1,7 @@
 // The header of a bulk frame: everything of a frame but its payload. The fields are those of
 // ballast.v1.DataFrame; docs/formats/wire.md has the bytes.
-// Comes from: proto/convert, which reads and writes it. Goes to: the client's streams, server/rpc,
-// server/round. Thread safety: plain values, pure functions.
+// Comes from: proto/convert, which reads and writes it. Goes to: the client's streams,
+// server/service, server/engine. Thread safety: plain values, pure functions.
 #pragma once
 
 #include <cstdint>

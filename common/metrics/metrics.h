@@ -1,6 +1,6 @@
 // Every metric of a state server, by name: per job (JobMetrics) and for the whole process.
 // Resolve a handle once, keep it, update it on the hot path: an update is one atomic addition.
-// Comes from: server/rpc, server/round's driver, server/tier, server/durability. Goes to:
+// Comes from: server/service, server/engine, server/tier, server/durability. Goes to:
 // server/admin through registry().
 // Thread safety: everything here may be used from any thread.
 #pragma once

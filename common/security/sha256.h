@@ -1,4 +1,4 @@
-// SHA-256 (FIPS 180-4) of some bytes, as 32 bytes. Comes from: nothing. Goes to: server/cluster,
+// SHA-256 (FIPS 180-4) of some bytes, as 32 bytes. Comes from: nothing. Goes to: server/jobs,
 // server/security.
 // Thread safety: a pure function.
 #pragma once

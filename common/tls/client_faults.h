@@ -1,6 +1,6 @@
 // What OpenSSL found wrong with the certificates that clients have shown to this process. gRPC 1.51
 // knows the verdict and tells nothing of it, so it is read from each connection of TLS at its end.
-// Comes from: OpenSSL. Goes to: server/handshake_watch.
+// Comes from: OpenSSL. Goes to: server/rpc/handshake_watch.
 // Thread safety: WatchClientFaults once, before the first connection; the rest is pure.
 #pragma once
 

@@ -1,6 +1,6 @@
 // How every gRPC connection of Ballast is set up: message sizes, flow control, keepalive and the
 // TCP congestion control. The values are measured; see docs/decisions for the numbers.
-// Comes from: nothing. Goes to: server/rpc (server and peer channels), client/cpp.
+// Comes from: nothing. Goes to: server/service (server and peer channels), client/cpp.
 // Thread safety: any thread. The two functions that make settings also keep gRPC initialised until
 // the process ends, because its shutdown may take 10 s.
 #pragma once

@@ -7,7 +7,7 @@
 //   frame   := identity fields, crc32c, 0x7A <length> payload          (message DataFrame)
 //
 // The bytes equal those of stock protobuf, which leaves out zero fields.
-// Comes from: gRPC streams. Goes to: server/rpc, client/cpp.
+// Comes from: gRPC streams. Goes to: server/service, client/cpp.
 // Thread safety: pure functions.
 #pragma once
 

@@ -1,7 +1,7 @@
 // Job specifications and votes between protobuf and the plain structs of common/job, and the
 // protocol versions that this build speaks. Nothing that comes from a peer is trusted: enum numbers
 // are checked here, every other limit by ValidateJobSpec.
-// Comes from: control and peer messages. Goes to: server/rpc, client/cpp, tools.
+// Comes from: control and peer messages. Goes to: server/service, client/cpp, tools.
 // Thread safety: pure functions.
 #pragma once
 

@@ -1,5 +1,5 @@
 // Loss scalers, schedules and policy states between protobuf and the plain structs of common.
-// Comes from: control, data and peer messages. Goes to: job_convert, server/rpc, client/cpp.
+// Comes from: control, data and peer messages. Goes to: job_convert, server/service, client/cpp.
 // Thread safety: pure functions.
 #pragma once
 

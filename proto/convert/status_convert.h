@@ -1,6 +1,6 @@
 // Errors between absl::Status inside a process and their form on the wire: ErrorDetail messages on
 // streams, grpc::Status with a serialized ErrorDetail as its details for unary calls.
-// Comes from: every room that refuses something. Goes to: server/rpc, client/cpp.
+// Comes from: every room that refuses something. Goes to: server/service, client/cpp.
 // Thread safety: pure functions.
 #pragma once
 

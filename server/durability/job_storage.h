@@ -5,7 +5,7 @@
 //   <directory>/slots       rolling checkpoint (docs/formats/images.md)
 //   <directory>/base...    borrowed images of a forked job (borrowed_images.h)
 //
-// Comes from: server/cluster (creation, restart), server/round. Goes to: common/io files.
+// Comes from: server/jobs (creation, restart), server/engine. Goes to: common/io files.
 // Thread safety: JobStorage is thread-compatible until MakeRoundLog; the RoundLog as its header
 // says.
 #pragma once

@@ -2,7 +2,7 @@
 // of the rounds writes every reduced extent, the PREPARE record and the decision before it sends
 // them. ImageStore: the checkpointer and the tier keep the rolling checkpoint that lets the log
 // forget. StateHolds: a snapshot reads what both hold for it. What "survives" means is the job's
-// level. Comes from: server/round. Goes to: nothing at level `none`; JobStorage at the other
+// level. Comes from: server/engine. Goes to: nothing at level `none`; JobStorage at the other
 // levels. Thread safety: thread-compatible; used on the job's strand, except for the calls that
 // read or release held state. Completions may run on any thread.
 #pragma once

@@ -2,7 +2,7 @@
 // revisioned key-value store with compare-and-write transactions. Bulk bytes never go
 // here. The semantics are a part of etcd's, so that an etcd back-end can implement the same
 // interface; its leases and watches would become further methods here (Lease, Watch).
-// Comes from: server/cluster, recovery. Goes to: rocksdb_store.h, memory_store.h.
+// Comes from: server/jobs, recovery. Goes to: rocksdb_store.h, memory_store.h.
 // Thread safety: all methods may be called from any thread at the same time.
 #pragma once
 

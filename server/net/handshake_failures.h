@@ -1,6 +1,6 @@
 // HandshakeFailures: counts the connections whose handshake failed, by cause, and says in the log
 // that there are some, at most once a minute for each cause.
-// Comes from: server/handshake_watch. Goes to: ballast_handshake_failures_total, the log.
+// Comes from: server/rpc/handshake_watch. Goes to: ballast_handshake_failures_total, the log.
 // Thread safety: any thread.
 #pragma once
 

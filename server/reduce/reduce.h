@@ -1,5 +1,5 @@
 // Sums the slots' gradients of an extent in slot order, with the extent's norm and finite check.
-// Comes from: server/round, when an extent's registers are complete. Goes to: the log, the vote
+// Comes from: server/extents, when an extent's registers are complete. Goes to: the log, the vote
 // (sum of squares, non-finite count) and server/optim, which steps on the sum.
 //
 // The sum is fp32: a = fp32(g[0]); a = a + fp32(g[r]) for r = 1, 2, ...; a slot without a gradient

@@ -16,8 +16,8 @@
 #include "common/io/arena.h"
 #include "common/io/sync_path.h"
 #include "common/job/optimizer.h"
+#include "server/recovery/recovery.h"
 #include "server/round/job_plan.h"
-#include "server/round/recovery.h"
 #include "server/snapshot/marked_directory.h"
 #include "server/snapshot/tenant_directory.h"
 

@@ -22,7 +22,7 @@
 #include "proto/convert/job_convert.h"
 #include "proto/convert/methods.h"
 #include "server/server.h"
-#include "tests/server/rpc/fakes.h"
+#include "tests/server/service/fakes.h"
 
 namespace ballast::server {
 

@@ -2,7 +2,7 @@
 
 The reference is torch stepping on the slot-order sum of the same gradients times the same factor;
 see oracle.py and docs/numerics.md. Push order and duplicated pushes, which no client produces on
-demand, are in tests/server/round.
+demand, are in tests/server/engine.
 """
 
 from __future__ import annotations

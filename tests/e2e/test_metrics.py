@@ -33,7 +33,7 @@ SETTINGS = {
     "BALLAST_CLUSTER_NAME": "north",
     "BALLAST_LIMITS_MAX_JOBS": "50",
 }
-_ROUNDS = "tests/server/round/round_metrics_test.cc"
+_ROUNDS = "tests/server/engine/round_metrics_test.cc"
 _STORAGE = "tests/server/durability/storage_meter_test.cc"
 _TLS = ("tests/e2e/test_tls.py", "test_certificates_are_replaced_while_rounds_go_on")
 # Series -> the file and the test that moves it.
@@ -54,7 +54,7 @@ ELSEWHERE = {
     "ballast_log_unflushed_bytes": (_STORAGE, "WhatIsAppendedIsUnflushedUntilAFlushReturns"),
     "ballast_log_short_of_room": (_STORAGE, "ALogWithoutRoomIsShortOfIt"),
     "ballast_credit_wait_seconds_total": (
-        "tests/server/rpc/trainer_stream_test.cc", "ATrainerThatIgnoresItsCredit"),
+        "tests/server/service/trainer_stream_test.cc", "ATrainerThatIgnoresItsCredit"),
     "ballast_calls_refused_total": (
         "tests/server/security/gate_test.cc", "ARoleMayCallWhatItsRowSays"),
     "ballast_connections_refused_total": (
@@ -62,23 +62,23 @@ ELSEWHERE = {
     "ballast_serving": (
         "tests/server/main/server_end_test.cc", "HealthAndReadinessTurnWhileItsPortsStillAnswer"),
     "ballast_damaged_jobs": (
-        "tests/server/cluster/damaged_jobs_test.cc", "StayDamagedUntilTheirFilesAreBack"),
+        "tests/server/directory/damaged_jobs_test.cc", "StayDamagedUntilTheirFilesAreBack"),
     "ballast_files_at_fault": (
         "tests/e2e/test_tokens.py",
         "test_health_names_a_list_that_is_not_in_force_until_it_is_mended"),
     "ballast_cluster_problems": (
-        "tests/server/rpc/peer_sightings_test.cc", "ListsThatDifferAreShownAtBothServers"),
+        "tests/server/peer/peer_sightings_test.cc", "ListsThatDifferAreShownAtBothServers"),
     "ballast_disk_answers": (
-        "tests/server/main/disk_watch_test.cc", "ADiskThatHangsHasNoBytesAndSoonNoAnswer"),
+        "tests/server/host/disk_watch_test.cc", "ADiskThatHangsHasNoBytesAndSoonNoAnswer"),
     "ballast_disk_wait_seconds": (
-        "tests/server/main/disk_watch_test.cc",
+        "tests/server/host/disk_watch_test.cc",
         "ADiskThatAnswersAndEndsNoCallHangsAfterTenSeconds"),
     "ballast_tls_cert_expiry_timestamp_seconds": _TLS,
     "ballast_tls_reloads_total": _TLS,
     "ballast_handshake_failures_total": (
         "tests/e2e/test_handshakes.py", "test_a_failed_handshake_is_counted_by_its_cause"),
     "ballast_listener_accepts": (
-        "tests/server/main/listener_probe_test.cc", "APortThatNeverSpeaksDoesNotAccept"),
+        "tests/server/net/listener_probe_test.cc", "APortThatNeverSpeaksDoesNotAccept"),
 }
 # Of an event that may or may not happen here, and has its own test.
 EVENTS = {

@@ -18,7 +18,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "ballast/client.h"
-#include "tests/server/round/engine_cluster.h"
+#include "tests/server/engine/engine_cluster.h"
 
 namespace ballast::server {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "tests/e2e/raw_trainer.h"
-#include "tests/server/round/engine_cluster.h"
+#include "tests/server/engine/engine_cluster.h"
 #include "tests/server/round/plans.h"
 
 namespace ballast::server {

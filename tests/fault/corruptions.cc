@@ -28,9 +28,9 @@
 #include "common/base/log.h"
 #include "common/base/thread_executor.h"
 #include "common/base/thread_worker_pool.h"
-#include "server/cluster/epoch_change.h"
+#include "server/home/epoch_change.h"
 #include "server/optim/dispatch.h"
-#include "server/round/recovery.h"
+#include "server/recovery/recovery.h"
 #include "tests/fault/damage.h"
 #include "tests/fault/workload.h"
 

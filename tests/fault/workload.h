@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "server/round/round_engine.h"
+#include "server/engine/round_engine.h"
 #include "tests/fault/damage.h"
 #include "tests/fault/meta_files.h"
-#include "tests/server/cluster/durable_plans.h"
-#include "tests/server/round/engine_cluster.h"
+#include "tests/server/directory/durable_plans.h"
+#include "tests/server/engine/engine_cluster.h"
 
 namespace ballast::fault {
 

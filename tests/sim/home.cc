@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "proto/convert/job_convert.h"
-#include "server/rpc/convert.h"
+#include "server/convert/convert.h"
 
 namespace ballast::sim {
 namespace {

@@ -7,7 +7,7 @@
 #include <functional>
 #include <memory>
 
-#include "server/cluster/home_jobs.h"
+#include "server/home/home_jobs.h"
 #include "tests/sim/server.h"
 
 namespace ballast::sim {

@@ -14,7 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "ballast/v1/control.pb.h"
-#include "client/cpp/src/job_view.h"
+#include "client/cpp/job/job_view.h"
 #include "common/base/payload.h"
 #include "common/base/reason.h"
 #include "tests/sim/context.h"

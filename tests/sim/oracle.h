@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "common/job/frame_header.h"
-#include "server/round/capture.h"
-#include "server/round/recovery.h"
+#include "server/recovery/capture.h"
+#include "server/recovery/recovery.h"
 #include "server/round/round_fsm.h"
 #include "server/state/extent_store.h"
 #include "tests/sim/reference.h"

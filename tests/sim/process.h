@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "common/base/clock.h"
-#include "server/round/engine.h"
+#include "server/engine/engine.h"
 #include "tests/sim/context.h"
 #include "tests/sim/disk.h"
 #include "tests/sim/threads.h"

@@ -1,5 +1,5 @@
 // SimServer: its part of a snapshot; the mirror of Directory::SnapshotLocal and what it calls
-// (server/cluster/directory_snapshots.cc). See server.h. Thread safety: one thread.
+// (server/operator/snapshot_share.cc). See server.h. Thread safety: one thread.
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -9,7 +9,7 @@
 #include "proto/convert/channel.h"
 #include "proto/convert/job_convert.h"
 #include "proto/convert/status_convert.h"
-#include "server/rpc/convert.h"
+#include "server/convert/convert.h"
 
 namespace ballast::sim {
 namespace {

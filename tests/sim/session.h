@@ -1,5 +1,5 @@
-// SimServer::Session: one stream of a slot at a server, the mirror of server/rpc's TrainerStream
-// over the shipped Outbox: identity, received bytes, silence. Comes from: SimServer.
+// SimServer::Session: one stream of a slot at a server, which mirrors the TrainerStream of
+// server/service over the shipped Outbox: identity, received bytes, silence. Comes from: SimServer.
 // Goes to: RoundEngine, the network. Thread safety: one thread.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 #include "ballast/v1/data.pb.h"
 #include "proto/convert/frame_codec.h"
-#include "server/rpc/outbox.h"
+#include "server/service/outbox.h"
 #include "tests/sim/server.h"
 
 namespace ballast::sim {

@@ -1,5 +1,5 @@
 // SimSnapshots: how the job's home takes snapshots and removes them: the mirror of the first half
-// of server/cluster/directory_snapshots.cc over the production SnapshotStore. Keep it in step with
+// of server/operator/snapshot_taking.cc over the production SnapshotStore. Keep it in step with
 // that file. Comes from: SimServer with index 0. Goes to: the servers, the shelf.
 // Thread safety: one thread.
 #pragma once

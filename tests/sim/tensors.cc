@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "client/cpp/src/lent_memory.h"
+#include "client/cpp/job/lent_memory.h"
 
 namespace ballast::sim {
 

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/cpp/src/reconnect.h"
-#include "client/cpp/src/round_input.h"
+#include "client/cpp/job/round_input.h"
+#include "client/cpp/session/reconnect.h"
 #include "common/base/reason.h"
 #include "proto/convert/channel.h"
 #include "proto/convert/frame_codec.h"

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "client/cpp/src/lent_memory.h"
-#include "client/cpp/src/session_core.h"
+#include "client/cpp/job/lent_memory.h"
+#include "client/cpp/session/session_core.h"
 #include "tests/sim/context.h"
 #include "tests/sim/meeting.h"
 #include "tests/sim/tensors.h"

@@ -6,7 +6,7 @@
 #include <functional>
 #include <memory>
 
-#include "client/cpp/src/link.h"
+#include "client/cpp/transport/link.h"
 #include "tests/sim/context.h"
 
 namespace ballast::sim {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/client/cpp/link_conformance.h"
+#include "tests/client/cpp/transport/link_conformance.h"
 
 namespace ballast::sim {
 namespace {

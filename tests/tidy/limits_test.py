@@ -1,5 +1,4 @@
-"""Tests of tools/limits.py and tools/cpp_outline.py: the counting, and the allowance of a row of
-the list."""
+"""Tests of tools/limits.py and tools/cpp_outline.py: what counts, what a row of the list allows."""
 
 import pathlib
 import sys
@@ -173,7 +172,7 @@ class Classes(unittest.TestCase):
 
 
 class List(unittest.TestCase):
-    """Rows of subjects over the limits."""
+    """Rows of what exceeds the limits."""
 
     LARGE = class_text(50, 30)
 
@@ -208,6 +207,14 @@ class List(unittest.TestCase):
         self.assertEqual(places({"a.h": text}), [("a.h", limits.FILE_LINES_MAX + 1)])
         self.assertEqual(places({"tests/a.h": text + "\n"}),
                          [("tests/a.h", limits.TEST_FILE_LINES_MAX + 1)])
+
+    def test_a_folder_has_its_limit_without_its_subfolders(self):
+        files = {f"a/{i}.cc": "int a;\n" for i in range(limits.FOLDER_FILES_MAX)}
+        self.assertEqual(places({**files, "a/b/c.h": "int a;\n", "a/d.py": "\n"}), [])
+        full = {**files, "a/c.h": "int a;\n"}
+        self.assertEqual(places(full), [("a", 1)])
+        self.assertEqual(places({**full, LIST: "folder a 31\n"}), [])
+        self.assertEqual(places({**files, LIST: "folder a 31\n"}), [(LIST, 1)])
 
     def test_what_is_no_row_is_reported(self):
         self.assertEqual(places({LIST: "class A 1 2\nclasses A 1 2 3\nfile a.h x\n=======\n"}),

@@ -3,7 +3,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/rpc/status_problems.h"
+#include "server/status/status_problems.h"
 
 namespace ballast::tools {
 namespace {

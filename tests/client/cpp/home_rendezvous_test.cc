@@ -1,6 +1,6 @@
 // HomeRendezvous: a long poll that ends without an answer is made again, a home that is away is
 // asked again for as long as the job allows, and every other error comes back as it is.
-#include "client/cpp/src/home_rendezvous.h"
+#include "client/cpp/session/home_rendezvous.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

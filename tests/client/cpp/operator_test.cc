@@ -17,7 +17,7 @@
 #include "proto/convert/frame_codec.h"
 #include "proto/convert/methods.h"
 #include "proto/convert/status_convert.h"
-#include "tests/client/cpp/fake_stream.h"
+#include "tests/client/cpp/transport/fake_stream.h"
 
 namespace ballast::client {
 namespace {

@@ -1,5 +1,5 @@
 // When a lost server is tried again, reported and given up: with a made-up clock.
-#include "client/cpp/src/reconnect.h"
+#include "client/cpp/session/reconnect.h"
 
 #include <gtest/gtest.h>
 

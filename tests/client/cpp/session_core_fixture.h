@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "client/cpp/src/session_core.h"
+#include "client/cpp/session/session_core.h"
 #include "common/base/crc32c.h"
 #include "common/base/reason.h"
 #include "proto/convert/channel.h"
-#include "tests/client/cpp/memory_transport.h"
+#include "tests/client/cpp/transport/memory_transport.h"
 
 namespace ballast::client {
 

@@ -8,9 +8,9 @@
 #include <optional>
 #include <thread>
 
-#include "client/cpp/src/device_desk.h"
-#include "client/cpp/src/gpu_tensors.h"
-#include "client/cpp/src/session.h"
+#include "client/cpp/job/device_desk.h"
+#include "client/cpp/job/gpu_tensors.h"
+#include "client/cpp/session/session.h"
 #include "tests/client/cpp/session_core_fixture.h"
 #include "tests/client/device/hostile_device.h"
 

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/io/forwarding_files.h"
 #include "server/durability/image_base.h"
-#include "tests/server/cluster/power_cut.h"
+#include "tests/server/directory/power_cut.h"
 #include "tests/server/durability/image_testing.h"
 
 namespace ballast::server {

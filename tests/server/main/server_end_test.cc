@@ -14,7 +14,7 @@
 #include "proto/convert/methods.h"
 #include "server/server.h"
 #include "tests/server/main/http_get.h"
-#include "tests/server/rpc/fakes.h"
+#include "tests/server/service/fakes.h"
 
 namespace ballast::server {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
-#include "server/round/contributions.h"
+#include "server/extents/contributions.h"
 #include "tests/server/round/plans.h"
 
 namespace ballast::server {

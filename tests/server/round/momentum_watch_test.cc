@@ -12,7 +12,7 @@
 #include "server/optim/scalars.h"
 #include "server/round/scalar_bits.h"
 #include "tests/server/answer.h"
-#include "tests/server/round/durable_engines.h"
+#include "tests/server/engine/durable_engines.h"
 
 namespace ballast::server {
 namespace {

@@ -9,7 +9,7 @@
 #include "ballast/v1/peer.pb.h"
 #include "gtest/gtest.h"
 #include "server/rpc/unary_call.h"
-#include "tests/server/rpc/fakes.h"
+#include "tests/server/service/fakes.h"
 
 namespace ballast::server {
 namespace {

@@ -18,13 +18,13 @@
 #include "gtest/gtest.h"
 #include "proto/convert/job_convert.h"
 #include "proto/convert/methods.h"
-#include "server/rpc/admin_service.h"
-#include "server/rpc/control_service.h"
-#include "server/rpc/health_service.h"
-#include "server/rpc/peer_service.h"
-#include "server/rpc/trainer_stream.h"
-#include "tests/server/rpc/fakes.h"
+#include "server/service/admin_service.h"
+#include "server/service/control_service.h"
+#include "server/service/health_service.h"
+#include "server/service/peer_service.h"
+#include "server/service/trainer_stream.h"
 #include "tests/server/security/test_ca.h"
+#include "tests/server/service/fakes.h"
 
 namespace ballast::server {
 namespace {

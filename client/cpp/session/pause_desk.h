@@ -1,0 +1,56 @@
+// News of servers and trainers that are away: kept for the caller's observer, or logged, and
+// counted into the round's pauses. Comes from: SessionCore, Passage. Goes to: JobOptions::on_pause
+// through Session, or the log. Thread safety: none; lives under the session's lock.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "ballast/client.h"
+#include "client/cpp/job/job_view.h"
+#include "client/cpp/session/reconnect.h"
+#include "client/cpp/transport/link.h"
+
+namespace ballast::client {
+
+class PauseDesk {
+ public:
+  // `on_news` runs when an observer has news to take. `job` outlives the desk.
+  PauseDesk(const JobView* job, std::function<void()> on_news)
+      : job_(job), on_news_(std::move(on_news)) {}
+
+  // Logs `pause`, or keeps it for Take; sets its round.
+  void Tell(Pause pause);
+  bool has_news() const { return !news_.empty(); }
+  // The oldest news that the observer has not heard.
+  std::optional<Pause> Take();
+
+  // The home's word that the trainer in `slot` is away, `why`, or back. A word that changes nothing
+  // is dropped. `home` names the home.
+  struct TrainerNews {
+    uint32_t slot = 0;
+    bool away = false;
+    std::string why;
+  };
+  void OnTrainer(const TrainerNews& trainer, Pause home, Time now);
+  // A new epoch repeats what its home knows of trainers that are away.
+  void ForgetTrainers(Time now);
+
+  PauseMeter& meter() { return meter_; }
+
+ private:
+  const JobView* const job_;
+  const std::function<void()> on_news_;
+  std::deque<Pause> news_;
+  PauseMeter meter_;
+  std::map<uint32_t, Time> trainers_away_;  // slot -> since when
+};
+
+// Whole seconds, or milliseconds below 10 s.
+std::string RoundedText(std::chrono::nanoseconds duration);
+
+}  // namespace ballast::client

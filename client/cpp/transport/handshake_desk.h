@@ -1,0 +1,45 @@
+// Why a server is away, when the cause is its TLS handshake: gRPC says of a refused one that a
+// socket was closed. Asks once after some tries without an answer, and again after as many more,
+// because causes change. Comes from: ServerLink. Goes to: Transport::Explain. Thread safety: none;
+// lives under the session's lock.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "client/cpp/transport/link.h"
+
+namespace ballast::client {
+
+class HandshakeDesk {
+ public:
+  HandshakeDesk(std::string address, Transport* transport)
+      : address_(std::move(address)), transport_(transport) {}
+
+  // A link has ended with `status`, which is no server's own. Every third one that says nothing but
+  // that no connection came about is a question. Returns how the server was lost, for people.
+  std::string OnClosed(const absl::Status& status);
+  // Asks now, once until the server has answered: a link waits for a connection.
+  void OnSilence();
+  // How a server was lost that was not heard in time, for people.
+  std::string Silent() const;
+  // The server has answered: whatever was wrong is over.
+  void OnBack();
+
+  // What the newest handshake said, as a clause for people; "": nothing, or none was tried.
+  const std::string& cause() const { return cause_; }
+
+ private:
+  void Ask();
+
+  const std::string address_;
+  Transport* const transport_;
+  bool asked_ = false;              // since OnBack
+  int silent_tries_ = 0;            // since the newest question
+  std::unique_ptr<Call> question_;  // under way
+  std::string cause_;
+};
+
+}  // namespace ballast::client

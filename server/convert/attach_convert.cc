@@ -1,0 +1,124 @@
+// What trainers ask of a job's home, and its answers; see convert.h.
+#include "server/convert/convert.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/reason.h"
+#include "common/base/status_macros.h"
+#include "proto/convert/job_convert.h"
+
+namespace ballast::server {
+namespace {
+
+static_assert(static_cast<int>(InitMode::kEqual) == v1::INIT_MODE_EQUAL);
+static_assert(static_cast<int>(InitMode::kBroadcast) == v1::INIT_MODE_BROADCAST);
+
+absl::Status BadSpec(absl::string_view message) {
+  return ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadSpec, message);
+}
+
+absl::StatusOr<InitMode> InitFromProto(v1::InitMode mode) {
+  if (mode == v1::INIT_MODE_EQUAL || mode == v1::INIT_MODE_BROADCAST) {
+    return static_cast<InitMode>(mode);
+  }
+  return BadSpec(absl::StrCat("init mode number ", static_cast<int>(mode),
+                              " is not known; equal (1) and broadcast (2) are"));
+}
+
+// One digest per tensor, or none where slot 0 gives the weights.
+absl::Status CheckDigests(InitMode init, uint32_t slot, size_t tensors, size_t digests) {
+  if (digests == tensors) return absl::OkStatus();
+  if (init == InitMode::kBroadcast && digests == 0) return absl::OkStatus();
+  return BadSpec(absl::StrCat("slot ", slot, " sends digests of ", digests,
+                              " initial tensors, the manifest has ", tensors));
+}
+
+// Of the other trainers.
+void HideIdentities(v1::EpochRecord* epoch) {
+  for (v1::Member& member : *epoch->mutable_members()) member.clear_identity();
+}
+
+}  // namespace
+
+absl::StatusOr<AttachCall> AttachFromProto(const v1::AttachRequest& request) {
+  AttachCall call;
+  BALLAST_ASSIGN_OR_RETURN(call.spec, JobSpecFromProto(request.spec()));
+  BALLAST_ASSIGN_OR_RETURN(call.init, InitFromProto(request.init()));
+  call.slot = request.slot();
+  call.incarnation = request.incarnation();
+  call.tensor_crc32c.assign(request.tensor_crc32c().begin(), request.tensor_crc32c().end());
+  BALLAST_RETURN_IF_ERROR(
+      CheckDigests(call.init, call.slot, call.spec.tensors.size(), call.tensor_crc32c.size()));
+  // Later additions to the wait must not overflow; a day is more than any configuration allows.
+  constexpr uint64_t kWaitMaxMs = 24 * 3600 * 1000;
+  call.wait = std::chrono::milliseconds(std::min(request.wait_timeout_ms(), kWaitMaxMs));
+  call.resume = request.resume() == v1::RESUME_MUST   ? Resume::kMust
+                : request.resume() == v1::RESUME_AUTO ? Resume::kAuto
+                                                      : Resume::kNever;
+  if (request.min_world() > call.spec.world) {
+    return BadSpec(absl::StrCat("min_world is ", request.min_world(), ", but slot ", call.slot,
+                                " names a world of ", call.spec.world));
+  }
+  call.min_world = std::max(request.min_world(), uint32_t{1});
+  return call;
+}
+
+absl::StatusOr<ExtendCall> ExtendFromProto(const v1::ExtendRequest& request) {
+  ExtendCall call;
+  call.job = request.job();
+  call.epoch = request.epoch();
+  call.slot = request.slot();
+  call.incarnation = request.incarnation();
+  call.base_layout_version = request.base_layout_version();
+  call.group_count = request.group_count();
+  BALLAST_ASSIGN_OR_RETURN(call.tensors, TensorsFromProto(request.tensors()));
+  BALLAST_ASSIGN_OR_RETURN(call.init, InitFromProto(request.init()));
+  call.tensor_crc32c.assign(request.tensor_crc32c().begin(), request.tensor_crc32c().end());
+  call.round = request.round();
+  call.schedule_group.assign(request.schedule_group().begin(), request.schedule_group().end());
+  BALLAST_RETURN_IF_ERROR(
+      CheckDigests(call.init, call.slot, call.tensors.size(), call.tensor_crc32c.size()));
+  return call;
+}
+
+v1::AttachReply AttachToProto(const AttachResult& result, const TransportTerms& terms,
+                              uint32_t protocol) {
+  v1::AttachReply reply;
+  reply.set_job(result.plan.job);
+  ToProto(result.plan.epoch, reply.mutable_epoch());
+  HideIdentities(reply.mutable_epoch());
+  reply.mutable_plan()->mutable_owner()->Assign(result.plan.owner.begin(), result.plan.owner.end());
+  for (const ServerAddress& server : result.servers) {
+    v1::ServerAddress* added = reply.add_servers();
+    added->set_id(server.id);
+    added->set_address(server.address);
+  }
+  reply.set_chunk_bytes(terms.chunk_bytes);
+  reply.set_credit_bytes(terms.credit_bytes);
+  reply.set_window_extents(result.window_extents);
+  reply.set_layout_version(result.plan.layout_version);
+  reply.set_heartbeat_ms(terms.heartbeat_ms);
+  reply.set_report_after_ms(terms.report_after_ms);
+  reply.set_protocol(protocol);
+  reply.set_resumed(result.resumed);
+  if (result.plan.epoch.start_round == result.plan.grown_round) {
+    reply.set_fresh_tensors(static_cast<uint32_t>(result.plan.spec.tensors.size()) -
+                            result.plan.tensors_before);
+  }
+  reply.set_user_state(result.state.user_state);
+  if (result.state.policy.has_value()) ToProto(*result.state.policy, reply.mutable_policy());
+  return reply;
+}
+
+v1::ExtendReply ExtendToProto(const JobPlan& plan, uint32_t window_extents) {
+  v1::ExtendReply reply;
+  reply.set_layout_version(plan.layout_version);
+  reply.mutable_plan()->mutable_owner()->Assign(plan.owner.begin(), plan.owner.end());
+  ToProto(plan.epoch, reply.mutable_epoch());
+  HideIdentities(reply.mutable_epoch());
+  reply.set_window_extents(window_extents);
+  return reply;
+}
+
+}  // namespace ballast::server

@@ -1,0 +1,156 @@
+#include "server/engine/capture_desk.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/priority.h"
+#include "common/base/reason.h"
+
+namespace ballast::server {
+namespace {
+
+// As if a round 0 had ended without a step: what round 1 of the job begins with at server `self`.
+CapturedRound BeforeFirstRound(const JobPlan& plan, uint32_t self) {
+  CapturedRound start;
+  start.prepared.epoch = plan.epoch.epoch - 1;
+  start.prepared.vote.server = self;
+  start.prepared.present.assign(plan.spec.tensors.size(), false);
+  start.prepared.tensor_step.assign(plan.spec.tensors.size(), 0);
+  start.prepared.policy = StartPolicy(plan.spec);
+  start.decision.epoch = start.prepared.epoch;
+  start.decision.decision.policy = start.prepared.policy;
+  return start;
+}
+
+}  // namespace
+
+CaptureDesk::~CaptureDesk() {
+  if (thread_ != nullptr) thread_->Shutdown();
+}
+
+void CaptureDesk::Hold(const std::shared_ptr<StateHolds>& log, bool there, const Held& done) {
+  const std::string& name = fsm_->plan().spec.name;
+  const ErrorFields fields{.job = name, .server = static_cast<int>(server_)};
+  if (!fsm_->durable()) {
+    return done(ReasonedError(absl::StatusCode::kUnimplemented, Reason::kUnsupported,
+                              absl::StrCat("job \"", name,
+                                           "\" has durability none, so nothing of it is on disk; "
+                                           "start it with durability power or process"),
+                              fields));
+  }
+  if (!there) {
+    return done(
+        ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kJobBusy,
+                      absl::StrCat("job \"", name, "\" has not got all of its first weights ",
+                                   "yet; take the snapshot when its trainers are attached"),
+                      fields));
+  }
+  // The home takes one snapshot of a job at a time. What is held is for one that the home has given
+  // up, or does not know any more because it was started again. It asks again in a moment.
+  if (log_ != nullptr || capturing_ != nullptr) {
+    Release();
+    return done(absl::AbortedError(
+        absl::StrCat("server ", server_, " still holds the state of job \"", name,
+                     "\" for an earlier snapshot and lets it go; take ", "the snapshot again")));
+  }
+  // What the log's thread keeps must not own the log: it would end on that thread.
+  log_ = log;
+  layout_version_ = fsm_->plan().layout_version;
+  const auto held = std::make_shared<HeldState>();
+  log->Hold([held, done = strand_->Callback([this, held, done](const absl::Status& status) {
+    OnHeld(*held, status, done);
+  })](absl::StatusOr<HeldState> found) {
+    if (found.ok()) *held = *std::move(found);
+    done(found.status());
+  });
+}
+
+void CaptureDesk::OnHeld(const HeldState& held, const absl::Status& status, const Held& done) {
+  if (log_ == nullptr) return done(ended_);
+  const bool released = std::exchange(release_wanted_, false);
+  if (status.ok() && !released) {
+    held_ = held;
+    uint64_t round = fsm_->round();
+    for (const auto& [extent, version] : held.versions) round = std::max(round, version);
+    return done(round);
+  }
+  if (status.ok()) log_->LetAllGo();
+  log_ = nullptr;
+  done(status.ok() ? GivenUp() : status);
+}
+
+absl::Status CaptureDesk::GivenUp() const {
+  return ended_.ok() ? absl::AbortedError("the snapshot was given up") : ended_;
+}
+
+void CaptureDesk::Capture(uint64_t round, TakeExtent take, Captured done) {
+  if (!ended_.ok()) return done(ended_);
+  if (round == 0) return done(absl::InvalidArgumentError("there is no round 0"));
+  if (!held_.has_value() || order_.has_value()) {
+    return done(absl::FailedPreconditionError(
+        absl::StrCat("server ", server_, " holds no state of job \"", fsm_->plan().spec.name,
+                     "\" that could be captured; take the snapshot again")));
+  }
+  order_ = Order{round, std::move(take), std::move(done)};
+  OnRound();
+}
+
+void CaptureDesk::OnRound() {
+  if (!order_.has_value() || fsm_->round() < order_->round) return;
+  Order order = *std::exchange(order_, std::nullopt);
+  if (fsm_->plan().layout_version == layout_version_) return Start(std::move(order));
+  Release();
+  order.done(absl::AbortedError(absl::StrCat("job \"", fsm_->plan().spec.name,
+                                             "\" has grown meanwhile; take the snapshot again")));
+}
+
+void CaptureDesk::Start(Order order) {
+  if (thread_ == nullptr) thread_ = executors_->MakeExecutor("capture", 1, kBesideRounds);
+  capturing_ = CaptureRun::Start(
+      {.layout = fsm_->layout(),
+       .log = std::exchange(log_, nullptr),
+       .held = *std::exchange(held_, std::nullopt),
+       .round = order.round,
+       .kernels = kernels_,
+       .optimizer = OptimizerOf(fsm_->plan().spec)},
+      std::move(order.take), thread_, paced_ ? clock_ : nullptr,
+      [this, end = strand_->Ending(), done = std::move(order.done),
+       start = BeforeFirstRound(fsm_->plan(), server_)](absl::StatusOr<CapturedRound> result) {
+        if (result.ok() && result->prepared.tensor_step.empty()) {
+          result = start;
+        }
+        const auto over = [this, result, done](bool alive) {
+          if (alive) {
+            capturing_ = nullptr;
+            paced_ = !absl::IsAborted(result.status());
+          }
+          done(result);
+        };
+        if (!end(over)) done(result);
+      });
+}
+
+void CaptureDesk::Release() {
+  if (capturing_ != nullptr) capturing_->Cancel();  // It lets go itself.
+  if (log_ == nullptr) return;
+  if (!held_.has_value()) {
+    release_wanted_ = true;
+    return;
+  }
+  log_->LetAllGo();
+  log_ = nullptr;
+  held_.reset();
+  if (!order_.has_value()) return;
+  std::exchange(order_, std::nullopt)->done(GivenUp());
+}
+
+void CaptureDesk::End(const absl::Status& why) {
+  ended_ = why;
+  Release();
+  if (thread_ != nullptr) thread_->Shutdown();
+  if (capturing_ != nullptr) capturing_->Abandon();
+  log_ = nullptr;
+}
+
+}  // namespace ballast::server

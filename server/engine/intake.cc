@@ -1,0 +1,61 @@
+#include "server/engine/intake.h"
+
+#include <optional>
+#include <string>
+
+#include "common/base/check.h"
+#include "common/base/log.h"
+#include "common/base/mutant.h"
+#include "common/base/reason.h"
+#include "common/base/status_macros.h"
+
+namespace ballast::server {
+
+// A damaged frame is refused as damaged even where the FSM refuses it for something else, which may
+// be the damage.
+absl::StatusOr<bool> Intake::Take(const FrameHeader& frame, const Payload& payload) {
+  std::optional<FrameRefused> refused = fsm_->RefusalOf(frame);
+  const absl::StatusOr<uint32_t> crc =
+      refused.has_value() ? payload.Crc32c(IdentityCrc(frame)) : Land(frame, payload);
+  if (!crc.ok()) return crc.status();
+  if (*crc != frame.crc32c && !BALLAST_MUTANT(kNoChecksum)) {
+    if (metrics_ != nullptr) metrics_->checksum_errors("push")->Add();
+    refused = FrameRefused{Reason::kBadChecksum, frame.round, frame.extent, frame.offset_bytes,
+                           DamagedFrameText(frame, *crc)};
+  }
+  const bool again = refused.has_value() && refused->reason == Reason::kDuplicate;
+  if (BALLAST_MUTANT(kCountPushes) && again && frame.kind == FrameKind::kGradient) {
+    (void)contributions_->Store(fsm_->layout(), frame,
+                                Payload::FromString(std::string(payload.bytes(), '\x40')));
+  }
+  if (refused.has_value()) Refuse(frame.slot, *refused);
+  return !refused.has_value();
+}
+
+absl::StatusOr<uint32_t> Intake::Land(const FrameHeader& frame, const Payload& payload) {
+  BALLAST_CHECK(payload.bytes() == frame.length_bytes);
+  if (frame.kind == FrameKind::kGradient) {
+    return contributions_->Store(fsm_->layout(), frame, payload);
+  }
+  const uint32_t crc = payload.Crc32c(IdentityCrc(frame));
+  if (crc == frame.crc32c || BALLAST_MUTANT(kNoChecksum)) {
+    BALLAST_RETURN_IF_ERROR(initial_->Put(frame, payload));
+  }
+  return crc;
+}
+
+void Intake::Refuse(uint32_t slot, const FrameRefused& refused) const {
+  if (metrics_ != nullptr) {
+    if (refused.reason == Reason::kDuplicate) metrics_->push_duplicates()->Add();
+    if (refused.reason == Reason::kConflict) metrics_->push_conflicts()->Add();
+    metrics_->frames_rejected(refused.reason)->Add();
+  }
+  if (refused.reason == Reason::kConflict) {
+    BALLAST_LOG(ERROR, LogField("run", fsm_->plan().spec.name), LogField("round", refused.round),
+                LogField("slot", slot))
+        << refused.message;
+  }
+  if (audience_->Has(slot)) audience_->Sink(slot)->OnRefused(refused);
+}
+
+}  // namespace ballast::server

@@ -1,0 +1,321 @@
+#include "server/engine/round_driver.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/failpoint.h"
+#include "common/base/log.h"
+#include "common/base/mutant.h"
+#include "common/base/overloaded.h"
+#include "common/base/reason.h"
+#include "common/base/status_macros.h"
+#include "server/optim/dispatch.h"
+#include "server/round/step_plan.h"
+
+namespace ballast::server {
+namespace {
+
+uint64_t NoWeights(uint32_t) { return 0; }
+
+}  // namespace
+
+// The parts get functions that name parts made after them. No part calls one before Start.
+RoundDriver::RoundDriver(JobStrand* strand, const EngineConfig& config, const EngineDeps& deps,
+                         Parts parts)
+    : strand_(strand),
+      config_(config),
+      deps_(deps),
+      window_extents_(config.window_extents),
+      fsm_(std::move(parts.fsm)),
+      meter_(deps.clock, deps.metrics, fsm_.plan().name()),
+      contributions_(std::move(parts.contributions)),
+      state_(std::move(parts.state)),
+      log_(std::move(parts.log)),
+      audience_(
+          strand, &fsm_, deps.clock, config,
+          [this](uint32_t slot) {
+            Feed(SlotLostInput{slot, "it never opened its stream"});
+          },
+          meter_.job()),
+      initial_(&fsm_, &state_, [this] { waiters_.Fire(Waiters::kWritten); }),
+      intake_(&fsm_, &contributions_, &initial_, &audience_, deps.metrics),
+      reducer_(strand, deps.workers, &reduce::Kernels(deps.isa), &contributions_,
+               [this](uint32_t extent, const ReducedNorm& reduced) { OnReduced(extent, reduced); }),
+      sweep_(SweepDeps()),
+      sender_(strand, &fsm_, &state_, &audience_,
+              [this](const absl::Status& status) { StorageFailed(status); }),
+      captures_(strand, &fsm_, &optim::Kernels(deps.isa), deps.executors, deps.clock, config.self) {
+}
+
+Sweep::Deps RoundDriver::SweepDeps() {
+  return {.strand = strand_,
+          .workers = deps_.workers,
+          .fsm = &fsm_,
+          .contributions = &contributions_,
+          .state = &state_,
+          .audience = &audience_,
+          .stepped =
+              [this] {
+                if (BALLAST_MUTANT(kImageWhileApplying)) KeepImages();
+                meter_.Step(!sweep_.extents().empty());
+                // The FSM may have failed meanwhile; then the input has no effect.
+                Feed(SteppedInput{});
+              },
+          .measured =
+              [this](std::vector<RunSquares> squares) { Feed(MeasuredInput{std::move(squares)}); },
+          .failed = [this](const absl::Status& status) { FailLater(status); },
+          .storage_failed = [this](const absl::Status& status) { StorageFailed(status); }};
+}
+
+void RoundDriver::Feed(const Input& input) {
+  strand_->AssertCurrent();
+  Effects effects;
+  fsm_.Step(input, &effects);
+  CarryOut(effects);
+}
+
+void RoundDriver::CarryOut(const Effects& effects) {
+  const Overloaded carry_out{
+      [this](const InitialComplete& effect) {
+        initial_.Complete(effect.extent);
+        if (fsm_.init_missing() == 0) waiters_.Fire(Waiters::kInitial);
+      },
+      [this](const AckSlot& effect) {
+        if (!audience_.Has(effect.slot)) return;
+        BALLAST_FAILPOINT("credit.before_tell");
+        audience_.Sink(effect.slot)->OnAck(MakeAck(effect.flush));
+        BALLAST_FAILPOINT("credit.after_tell");
+      },
+      [this](const MoveWindow&) {
+        audience_.Each([this](SlotSink* sink) { sink->OnAck(MakeAck(false)); });
+      },
+      [this](const ReduceExtent& effect) {
+        const absl::Status started = reducer_.Start(fsm_, effect.extent);
+        if (!started.ok()) FailLater(started);
+      },
+      [this](const SendVote& effect) {
+        BALLAST_FAILPOINT("vote.before_tell");
+        const JobPlan& plan = fsm_.plan();
+        for (const uint32_t server : plan.servers) {
+          if (server == config_.self) continue;
+          deps_.votes->SendVote(plan.job, effect.epoch, effect.round, server, effect.vote);
+        }
+        BALLAST_FAILPOINT("vote.after_tell");
+      },
+      [this](const MeasureRound& effect) { sweep_.Measure(effect.decision); },
+      [this](const LogRatios& effect) {
+        log_->AppendRatios(effect.record, strand_->Callback([this](const absl::Status& status) {
+          status.ok() ? Feed(DurableInput{}) : StorageFailed(status);
+        }));
+      },
+      [this](const FailSlot& effect) { audience_.Refuse(effect.slot, effect.status); },
+      [this](const auto& effect) { Do(effect); }};
+  for (const Effect& effect : effects) std::visit(carry_out, effect);
+}
+
+// --- Collecting ---------------------------------------------------------------------------------
+
+void RoundDriver::Begin(uint32_t slot, const RoundBegin& begin) {
+  if (!audience_.Has(slot)) return;
+  if (const absl::Status st = momentum_.Check(fsm_.plan().spec, slot, begin); !st.ok()) {
+    audience_.Refuse(slot, st);
+    return Feed(SlotLostInput{slot, std::string(st.message())});
+  }
+  if (fsm_.phase() == Phase::kIdle) meter_.Begin();
+  meter_.Hear(slot);
+  Feed(BeginInput{slot, begin});
+  if (fsm_.phase() == Phase::kIdle) meter_.TakeBack();
+}
+
+void RoundDriver::Frame(const FrameHeader& frame, Payload payload) {
+  const absl::StatusOr<bool> taken = intake_.Take(frame, payload);
+  if (!taken.ok()) return FailLater(taken.status());
+  if (!*taken) return;
+  meter_.Copy(frame.slot, frame.length_bytes);
+  // Its bytes count as received from here on, so that the acknowledgement that follows covers them.
+  payload = Payload();
+  Feed(FrameInput{frame});
+}
+
+void RoundDriver::OnReduced(uint32_t extent, const ReducedNorm& reduced) {
+  if (fsm_.durable()) {
+    const GradientView grad = contributions_.Gradient(fsm_.layout(), extent);
+    log_->AppendExtent({.at = {.epoch = fsm_.plan().epoch.epoch,
+                               .round = fsm_.round(),
+                               .extent = extent,
+                               .dtype = grad.dtype,
+                               .sumsq = reduced.norm.sumsq,
+                               .nonfinite = reduced.norm.nonfinite,
+                               .bytes = grad.bytes,
+                               .first_nonfinite = reduced.first_nonfinite},
+                        .data = grad.data,
+                        .owner = grad.owner});
+  }
+  Feed(ReducedInput{extent, reduced.norm.sumsq, reduced.norm.nonfinite, reduced.first_nonfinite});
+  if (!reducer_.busy()) waiters_.Fire(Waiters::kReduced);
+}
+
+Ack RoundDriver::MakeAck(bool flush) const {
+  return {.round = fsm_.round(),
+          .window_base = fsm_.window_base(),
+          .durable_round = log_->durable_round(),
+          .applied_round = fsm_.round() - 1,
+          .flush = flush};
+}
+
+// --- Voting and applying ------------------------------------------------------------------------
+
+void RoundDriver::Do(const PrepareRound& effect) {
+  meter_.Prepare();
+  initial_.WhenDurable([this, record = effect.record] { PrepareNow(record); });
+}
+
+void RoundDriver::PrepareNow(const PreparedRecord& record) {
+  log_->Prepare(record, strand_->Callback([this](const absl::Status& status) {
+    if (!status.ok()) return StorageFailed(status);
+    Feed(DurableInput{});
+    waiters_.Fire(Waiters::kDurable);
+  }));
+}
+
+void RoundDriver::TellResult(uint64_t round, const Decision& decision,
+                             const Audience::WeightBytes& weight_bytes) {
+  meter_.Decide(decision);
+  last_decision_ = DecisionRecord{fsm_.plan().epoch.epoch, round, decision};
+  momentum_.OnDecision(fsm_.plan().spec, decision);
+  BALLAST_PROBE(kDecided);
+  log_->AppendDecision(*last_decision_);
+  RoundResult result = ResultOf(round, decision);
+  result.collect_ns = meter_.collect_ns();
+  result.vote_ns = meter_.vote_ns();
+  audience_.TellResult(result, weight_bytes);
+}
+
+void RoundDriver::Do(const ApplyRound& effect) {
+  if (const absl::Status planned = sweep_.Plan(effect.decision, effect.ratios); !planned.ok()) {
+    Feed(FailInput{planned});
+    return;
+  }
+  TellResult(fsm_.round(), effect.decision,
+             [this](uint32_t slot) { return sweep_.WeightBytes(slot); });
+  sweep_.Run();
+}
+
+void RoundDriver::Do(const SkipRound& effect) {
+  TellResult(effect.round, effect.decision, NoWeights);
+  meter_.Step(/*took_time=*/false);
+  sweep_.SkipRound();
+  const Decision& decision = effect.decision;
+  const JobSpec& spec = fsm_.plan().spec;
+  const LogField run("run", spec.name), at("round", effect.round);
+  if (decision.halted) {
+    const UnappliedRound halted = UnappliedOf(ResultOf(effect.round, decision));
+    BALLAST_LOG(ERROR, run, at) << HaltError(fsm_.layout(), spec, halted).message();
+    return;
+  }
+  BALLAST_LOG(WARN, run, at) << "round skipped: "
+                             << NonfiniteText(fsm_.layout(), spec, decision.first_nonfinite) << "; "
+                             << decision.nonfinite << " elements are not finite; number "
+                             << decision.policy.consecutive_skips << " in a row";
+}
+
+void RoundDriver::Do(const OpenRound& effect) {
+  BALLAST_PROBE(kRoundOver);
+  contributions_.ReleaseAll();
+  sweep_.ForgetLeftOut();
+  audience_.TellDone({.round = effect.round,
+                      .step_ns = meter_.step_ns(),
+                      .weight_overflows = sweep_.weight_overflows()});
+  meter_.End(effect.round);
+  state_.placement->OnRound(fsm_.round());
+  KeepImages();
+  captures_.OnRound();
+  waiters_.Fire(Waiters::kApplied);
+}
+
+// An image of a state that is half stepped would be of no version.
+void RoundDriver::KeepImages() {
+  const bool steps = fsm_.phase() == Phase::kApplying && !BALLAST_MUTANT(kImageWhileApplying);
+  if (!steps) state_.placement->KeepImages(fsm_.round(), log_->short_of_room());
+}
+
+// --- Ends ---------------------------------------------------------------------------------------
+
+void RoundDriver::FailLater(const absl::Status& status) {
+  strand_->Post([this, status] { Feed(FailInput{status}); });
+}
+
+void RoundDriver::StorageFailed(const absl::Status& status) {
+  if (!failure_.ok()) return;  // What was under way then is broken off.
+  const std::string& name = fsm_.plan().spec.name;
+  const absl::Status failed =
+      ReasonedError(absl::StatusCode::kUnavailable, Reason::kStorageFailed,
+                    absl::StrCat("job \"", name, "\": server ", config_.self,
+                                 " cannot use its disk: ", status.message(),
+                                 ". Look at the disk and start the server again"),
+                    {.job = name, .round = fsm_.round(), .server = static_cast<int>(config_.self)});
+  BALLAST_LOG(ERROR, LogField("run", name), LogField("round", fsm_.round())) << failed.message();
+  if (deps_.storage_failed) {
+    deps_.storage_failed(failed);
+  } else {
+    Feed(FailInput{failed});
+  }
+}
+
+// A server that stops, or trainers that have all left, are no failure.
+void RoundDriver::LogEnd(const absl::Status& why) const {
+  const LogField run("run", fsm_.plan().spec.name), round("round", fsm_.round());
+  const Reason reason = ReasonOf(why);
+  if (reason != Reason::kShuttingDown && reason != Reason::kJobFinished) {
+    BALLAST_LOG(ERROR, run, round) << "job failed: " << why.message();
+  } else if (fsm_.durable() && reason == Reason::kShuttingDown) {
+    BALLAST_LOG(INFO, run, round) << "job waits for the next start of this server";
+  } else {
+    BALLAST_LOG(INFO, run, round) << "job ended: " << why.message();
+  }
+}
+
+void RoundDriver::Do(const FailJob& effect) {
+  if (!failure_.ok()) return;
+  failure_ = effect.status;
+  LogEnd(effect.status);
+  audience_.Each([&](SlotSink* sink) { sink->OnError(effect.status); });
+  End();
+}
+
+void RoundDriver::Do(const FinishJob&) {
+  if (!failure_.ok()) return;
+  const std::string& name = fsm_.plan().spec.name;
+  failure_ = ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kJobFinished,
+                           absl::StrCat("job \"", name, "\" is finished; all slots have left"),
+                           {.job = name, .round = fsm_.round()});
+  BALLAST_LOG(INFO, LogField("run", name), LogField("round", fsm_.round())) << "job finished";
+  End();
+}
+
+void RoundDriver::End() {
+  meter_.GiveUp();
+  audience_.End();
+  deps_.votes->DropVotes(fsm_.plan().job);
+  // Its files may be opened again once the end is reported, so nothing may write to them any more.
+  // This waits for the disk; the job has nothing else to do.
+  state_.placement->Disconnect();
+  captures_.End(failure_);
+  log_ = std::make_unique<NullRoundLog>();
+  // They get the failure.
+  waiters_.Fire(Waiters::kWritten);
+  waiters_.Fire(Waiters::kDurable);
+  waiters_.Fire(Waiters::kApplied);
+  for (const Adoption& adoption : std::exchange(adopting_, {})) adoption.done(failure_);
+  if (on_end_) std::exchange(on_end_, nullptr)(failure_, fsm_.round());
+}
+
+void RoundDriver::OnEnd(std::function<void(const absl::Status&, uint64_t)> callback) {
+  if (failure_.ok()) {
+    on_end_ = std::move(callback);
+  } else {
+    callback(failure_, fsm_.round());
+  }
+}
+
+}  // namespace ballast::server

@@ -1,0 +1,101 @@
+#include "server/engine/state_sender.h"
+
+#include <utility>
+
+namespace ballast::server {
+
+void StateSender::Send(Order order) {
+  auto stream = std::make_shared<Stream>();
+  stream->sink = audience_->Sink(order.slot);
+  stream->order = std::move(order);
+  Continue(stream);
+}
+
+std::shared_ptr<SlotSink> StateSender::Reader(const Stream& stream) const {
+  const Phase phase = fsm_->phase();
+  const bool steady =
+      phase != Phase::kApplying && phase != Phase::kFailed && phase != Phase::kFinished;
+  if (!steady || fsm_->round() != stream.order.round) return nullptr;
+  std::shared_ptr<SlotSink> sink = stream.sink.lock();
+  return audience_->Sink(stream.order.slot) == sink ? sink : nullptr;
+}
+
+void StateSender::Continue(const StreamRef& stream) {
+  const Order& order = stream->order;
+  Tier* const tier = state_->store.tier();
+  while (const std::shared_ptr<SlotSink> sink = Reader(*stream)) {
+    if (stream->next == order.extents.size()) {
+      if (stream->held == 0 && order.end) order.end();
+      return;
+    }
+    const uint32_t extent = order.extents[stream->next];
+    if (order.arrays.empty() && state_->weights.Find(extent)) {  // No arrays are needed for these.
+      ++stream->next;
+      SendWeights(sink.get(), extent);
+      continue;
+    }
+    if (stream->held >= tier->read_depth()) return;
+    ++stream->next;
+    ++stream->held;
+    tier->Acquire(extent, [this, stream, extent](const absl::Status& status) {
+      status.ok() ? SendExtent(stream, extent) : storage_failed_(status);
+    });
+  }
+}
+
+void StateSender::SendExtent(const StreamRef& stream, uint32_t extent) {
+  const auto next = strand_->Callback([this, stream, extent](const absl::Status&) {
+    state_->store.tier()->Release(extent, 0);
+    --stream->held;
+    Continue(stream);
+  });
+  // Its end, on the thread that sends the last byte, gives the arrays back.
+  const std::shared_ptr<const void> arrays(
+      state_->store.State(extent),
+      [next, engine = strand_->KeepAlive()](const void*) { next(absl::OkStatus()); });
+  const std::shared_ptr<SlotSink> sink = Reader(*stream);
+  if (sink == nullptr) return;
+  if (stream->order.weights) SendWeights(sink.get(), extent);
+  for (const uint32_t array : stream->order.arrays) SendArray(sink.get(), extent, array, arrays);
+}
+
+void StateSender::SendWeights(SlotSink* sink, uint32_t extent) {
+  const Layout& layout = fsm_->layout();
+  const DType dtype = layout.extents()[extent].dtype;
+  BufferRef weights = state_->weights.Find(extent);
+  if (!weights) {
+    absl::StatusOr<BufferRef> buffer = state_->weights.Acquire(layout, extent);
+    if (!buffer.ok()) {
+      sink->OnError(buffer.status());
+      return;
+    }
+    weights = *std::move(buffer);
+    state_->store.ReadWeights(layout, extent, weights.data());
+    state_->weights.Keep(extent, weights);
+  }
+  sink->OnExtent({.kind = FrameKind::kWeight,
+                  .round = fsm_->round(),
+                  .extent = extent,
+                  .dtype = dtype,
+                  .bytes = {weights.data(), layout.ExtentWireBytes(extent), weights.ToShared()}});
+}
+
+// State arrays go out in place: no round can be applied before the slot that asked begins it.
+void StateSender::SendArray(SlotSink* sink, uint32_t extent, uint32_t array,
+                            const std::shared_ptr<const void>& owner) {
+  const Layout& layout = fsm_->layout();
+  for (uint32_t t = 0; t < TileCount(layout, extent); ++t) {
+    const TileView tile = state_->store.Tile(extent, t);
+    const float* const values = tile.array[array];
+    sink->OnExtent(
+        {.kind = FrameKind::kState,
+         .array = static_cast<uint8_t>(array),
+         .round = fsm_->round(),
+         .extent = extent,
+         .dtype = DType::kF32,
+         .offset_bytes = t * layout.tile_elements() * 4,
+         .bytes = {reinterpret_cast<const char*>(values), size_t{tile.elements} * 4, owner}});
+  }
+}
+
+}  // namespace ballast::server

@@ -1,0 +1,74 @@
+// StateSender: state on its way out to one trainer, one extent after the other: what a trainer
+// fetches, and the weights of a round whose end it did not see.
+//
+// Arrays stay acquired until they are sent, of as many extents as the tier allows (read_depth): all
+// go out at once from memory, one after the other from NVMe.
+// Comes from: RoundDriver. Goes to: ModelState, SlotSinks.
+// Thread safety: on the job's strand.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "server/engine/audience.h"
+#include "server/round/job_strand.h"
+#include "server/round/model_state.h"
+#include "server/round/round_fsm.h"
+
+namespace ballast::server {
+
+class StateSender {
+ public:
+  struct Order {
+    uint32_t slot = 0;
+    uint64_t round = 0;  // the version; sending ends when it is not the present one
+    bool weights = false;
+    std::vector<uint32_t> arrays;  // of the state
+    std::vector<uint32_t> extents;
+    std::function<void()> end;  // runs when all is sent; may be empty
+  };
+
+  // All arguments outlive this. `storage_failed` hears of errors of the tier.
+  StateSender(JobStrand* strand, const RoundFsm* fsm, ModelState* state, const Audience* audience,
+              std::function<void(const absl::Status&)> storage_failed)
+      : strand_(strand),
+        fsm_(fsm),
+        state_(state),
+        audience_(audience),
+        storage_failed_(std::move(storage_failed)) {}
+
+  // Sends to the stream that the slot has now. Another stream of the slot, a step, or the end of
+  // the job breaks it off.
+  void Send(Order order);
+
+ private:
+  struct Stream {
+    Order order;
+    std::weak_ptr<SlotSink> sink;  // it may hold pieces, whose end holds the stream
+    size_t next = 0;               // index in order.extents
+    size_t held = 0;               // extents that are acquired, or being loaded
+  };
+  using StreamRef = std::shared_ptr<Stream>;
+
+  void Continue(const StreamRef& stream);
+  // `extent` is acquired.
+  void SendExtent(const StreamRef& stream, uint32_t extent);
+  // The trainer, if it still listens and the state is that of the round that was asked for.
+  std::shared_ptr<SlotSink> Reader(const Stream& stream) const;
+  void SendWeights(SlotSink* sink, uint32_t extent);
+  // `owner` keeps the extent's arrays where they are.
+  void SendArray(SlotSink* sink, uint32_t extent, uint32_t array,
+                 const std::shared_ptr<const void>& owner);
+
+  JobStrand* const strand_;
+  const RoundFsm* const fsm_;
+  ModelState* const state_;
+  const Audience* const audience_;
+  const std::function<void(const absl::Status&)> storage_failed_;
+};
+
+}  // namespace ballast::server

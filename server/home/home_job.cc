@@ -1,0 +1,390 @@
+// The transition table; attach, making and waking, ends. home_job_epochs.cc has the epochs.
+#include "server/home/home_job.h"
+
+#include <algorithm>
+#include <type_traits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/mutant.h"
+#include "common/base/reason.h"
+#include "common/tensor/layout.h"
+#include "server/home/home_errors.h"
+#include "server/jobs/durable.h"
+#include "server/jobs/job_number.h"
+#include "server/round/job_plan.h"
+
+namespace ballast::server {
+namespace {
+
+constexpr char kLaterCall[] = "a later call of the same trainer took its place";
+
+// The index of T in home::Input.
+template <typename T, typename... All>
+constexpr size_t IndexIn(const std::variant<All...>*) {
+  size_t index = 0;
+  (void)((!std::is_same_v<T, All> && (++index, true)) && ...);
+  return index;
+}
+
+template <typename T, typename Turn>
+T InputOf(void (HomeJob::*)(const T&, Turn*));
+
+JobPlan PlanOfSpec(const JobSpec& spec, const std::string& tenant) {
+  JobPlan plan;
+  plan.spec = spec;
+  plan.tenant = tenant;
+  return plan;
+}
+
+Waiter WaiterOf(const home::AttachInput& input) {
+  return {.ticket = input.ticket,
+          .call = input.call.call,
+          .incarnation = input.call.incarnation,
+          .identity = input.call.caller.uri()};
+}
+
+// The plan of a job that all slots have attached to.
+JobPlan NewPlan(const home::Rules& rules, const AttachBarrier& barrier, const std::string& tenant) {
+  JobPlan plan = PlanOfSpec(barrier.spec(), tenant);
+  plan.epoch.members = barrier.Members();
+  plan.epoch.min_world = barrier.min_world();
+  plan.epoch.contributors = ContributorsOf(plan.spec, plan.epoch.members);
+  plan.job = NewJobNumber(plan.name(), plan.epoch.members);
+  plan.servers = rules.servers;
+  const auto layout = Layout::Build(LayoutTensors(plan.spec.tensors), plan.spec.tile_elements,
+                                    plan.spec.extent_elements);
+  for (const uint32_t index : PlanOwners(*layout, static_cast<uint32_t>(plan.servers.size()))) {
+    plan.owner.push_back(plan.servers[index]);
+  }
+  return plan;
+}
+
+Seating::World WorldOf(const JobPlan& plan, Seating::World variable) {
+  return plan.spec.variable_world ? variable : Seating::World::kInhabited;
+}
+
+}  // namespace
+
+// --- The table ----------------------------------------------------------------------------------
+
+template <auto handler>
+HomeJob::Row HomeJob::On(std::vector<Stage> stages) {
+  using T = decltype(InputOf(handler));
+  return {std::move(stages), IndexIn<T>(static_cast<const home::Input*>(nullptr)),
+          [](HomeJob* job, const home::Input& input, Turn* turn) {
+            (job->*handler)(std::get<T>(input), turn);
+          }};
+}
+
+const std::vector<HomeJob::Row>& HomeJob::Table() {
+  using H = HomeJob;
+  constexpr Stage kAttaching = Stage::kAttaching, kRefused = Stage::kRefused,
+                  kMaking = Stage::kMaking, kWaking = Stage::kWaking, kRunning = Stage::kRunning,
+                  kSealing = Stage::kSealing, kAdopting = Stage::kAdopting, kEnded = Stage::kEnded;
+  static const auto& table = *new std::vector<Row>{
+      On<&H::OnFirstAttach>({kAttaching}),
+      On<&H::OnRefusedAttach>({kRefused}),
+      On<&H::OnAttach>({kMaking, kWaking, kRunning, kSealing, kAdopting, kEnded}),
+      On<&H::OnHangUp>({kAttaching, kRunning, kSealing, kAdopting}),
+      On<&H::OnAttachDue>({kAttaching, kRefused}),
+
+      On<&H::OnStart>({kMaking, kWaking, kRunning}),
+      On<&H::OnMade>({kMaking, kWaking}),
+      On<&H::OnSaved>({kMaking}),
+
+      On<&H::OnSeatSeen>({kRunning, kSealing, kAdopting}),
+      On<&H::OnSeatDue>({kRunning, kSealing, kAdopting}),
+      On<&H::OnSeatFree>({kMaking, kWaking, kRunning, kSealing, kAdopting}),
+      On<&H::OnSealed>({kSealing}),
+      On<&H::OnAdopted>({kAdopting}),
+      On<&H::OnOpened>({kAdopting}),
+      On<&H::OnEpochDue>({kRunning, kSealing, kAdopting}),
+
+      On<&H::OnExtend>({kRunning, kSealing, kAdopting, kEnded}),
+      // Peers still hear of the growth of a job that has ended.
+      On<&H::OnGrown>({kRunning, kSealing, kAdopting, kEnded}),
+      On<&H::OnGrowDue>({kRunning, kSealing, kAdopting, kEnded}),
+
+      On<&H::OnEnded>({kMaking, kWaking, kRunning, kSealing, kAdopting}),
+      On<&H::OnPeerLost>({kAttaching, kRefused, kMaking, kWaking, kRunning, kSealing, kAdopting}),
+      On<&H::OnFail>(
+          {kAttaching, kRefused, kMaking, kWaking, kRunning, kSealing, kAdopting, kEnded}),
+  };
+  return table;
+}
+
+void HomeJob::Step(std::chrono::nanoseconds now, const home::Input& input, home::Effects* effects) {
+  Turn turn{now, effects};
+  for (const Row& row : Table()) {
+    if (row.input != input.index()) continue;
+    if (std::find(row.stages.begin(), row.stages.end(), stage_) == row.stages.end()) continue;
+    row.call(this, input, &turn);
+    return;
+  }
+}
+
+// --- Where a job begins -------------------------------------------------------------------------
+
+HomeJob::HomeJob(const home::Rules* rules, Stage stage, JobPlan plan, Seating::World world)
+    : rules_(rules),
+      stage_(stage),
+      plan_(std::move(plan)),
+      seating_(rules, WorldOf(plan_, world)),
+      growth_(rules) {}
+
+HomeJob HomeJob::New(const home::Rules* rules, const AttachCall& first) {
+  HomeJob job(rules, Stage::kAttaching, PlanOfSpec(first.spec, first.caller.tenant()),
+              Seating::World::kInhabited);
+  job.barrier_.emplace(first);
+  return job;
+}
+
+HomeJob HomeJob::Recovered(const home::Rules* rules, const JobPlan& plan, bool making) {
+  HomeJob job(rules, making ? Stage::kMaking : Stage::kRunning, plan, Seating::World::kUnseen);
+  job.unconfirmed_ = !making;
+  return job;
+}
+
+HomeJob HomeJob::Woken(const home::Rules* rules, const JobPlan& plan) {
+  return HomeJob(rules, Stage::kWaking, plan, Seating::World::kEmpty);
+}
+
+void HomeJob::OnStart(const home::StartInput&, Turn* turn) {
+  if (stage_ != Stage::kRunning) return AskToMake(turn);
+  // The home's last life may have begun a change and not ended it, and peers may lack the newest
+  // record, and the newest layout.
+  must_change_ = std::exchange(plan_.sealed_epoch, 0) == plan_.epoch.epoch;
+  if (must_change_) BALLAST_PROBE(kChangeTakenUp);
+  if (BALLAST_MUTANT(kForgetChange)) must_change_ = false;
+  AskPeersToAdopt(turn);
+  if (growth_.Resume(plan_, turn->effects)) ChangeIfDue(turn);
+}
+
+// --- What is known of it ------------------------------------------------------------------------
+
+bool HomeJob::made() const {
+  return stage_ == Stage::kRunning || stage_ == Stage::kSealing || stage_ == Stage::kAdopting ||
+         stage_ == Stage::kEnded;
+}
+
+bool HomeJob::StartsAnew(const AttachCall& call) const {
+  return stage_ == Stage::kRefused &&
+         (call.slot >= plan_.spec.world || told_.count(call.slot) != 0);
+}
+
+std::optional<HomeJob::Attaching> HomeJob::attaching() const {
+  if (seating_.gathers()) {
+    const Gathering gathering = seating_.room().GatheringAt(std::chrono::nanoseconds(0));
+    if (gathering.asking.empty()) return std::nullopt;
+    return Attaching{gathering.world, gathering.Missing()};
+  }
+  if (stage_ != Stage::kAttaching && stage_ != Stage::kRefused) return std::nullopt;
+  return Attaching{plan_.spec.world, barrier_->MissingSlots()};
+}
+
+// --- Attach -------------------------------------------------------------------------------------
+
+void HomeJob::OnFirstAttach(const home::AttachInput& input, Turn* turn) {
+  const AttachCall& call = input.call;
+  const bool first = barrier_->Empty();
+  if (const absl::Status status = barrier_->Attach(call); !status.ok()) {
+    turn->Do(home::RefuseAttach{input.ticket, status});
+    const Reason reason = ReasonOf(status);
+    const bool disagree = reason == Reason::kSpecMismatch || reason == Reason::kInitMismatch;
+    if (disagree) RefuseWorld(call.slot, status, turn);
+    if (first) stage_ = Stage::kOver;
+    return;
+  }
+  seating_.room()->Wait(call.slot, WaiterOf(input), kLaterCall, turn->effects);
+  if (first) turn->Do(home::Arm{rules_->WaitOf(call), home::AttachDueInput{}});
+  if (!barrier_->AllAttached()) return;
+  stage_ = Stage::kMaking;
+  plan_ = NewPlan(*rules_, *barrier_, plan_.tenant);
+  AskToMake(turn);
+}
+
+// Slots that wait learn at once what would otherwise time out, and slots that come later learn it
+// then.
+void HomeJob::RefuseWorld(uint32_t slot, const absl::Status& why, Turn* turn) {
+  refusal_ = why;
+  told_.insert(slot);
+  for (uint32_t other = 0; other < plan_.spec.world; ++other) {
+    if (seating_.room()->Find(other) != nullptr) told_.insert(other);
+  }
+  FailWaiting(why, turn);
+  stage_ = told_.size() == plan_.spec.world ? Stage::kOver : Stage::kRefused;
+}
+
+void HomeJob::OnRefusedAttach(const home::AttachInput& input, Turn* turn) {
+  turn->Do(home::RefuseAttach{input.ticket, refusal_});
+  told_.insert(input.call.slot);
+  if (told_.size() == plan_.spec.world) stage_ = Stage::kOver;
+}
+
+void HomeJob::OnAttach(const home::AttachInput& input, Turn* turn) {
+  const AttachCall& call = input.call;
+  if (!plan_.epoch.Holds(call.slot, call.incarnation)) {
+    if (call.resume != Resume::kNever && IsDurable(plan_)) {
+      return seating_.Ask(input, plan_, made(), turn->now, turn->effects);
+    }
+    return turn->Do(home::RefuseAttach{input.ticket, home::NameTaken(call, plan_, !end_.ok())});
+  }
+  if (!plan_.epoch.Find(call.slot)->BelongsTo(call.caller)) {
+    return turn->Do(home::RefuseAttach{input.ticket, home::SeatHeld(plan_.spec.name, call.slot)});
+  }
+  seating_.OnMember(call.slot, call.incarnation);
+  const Waiter waiter = WaiterOf(input);
+  if (!made()) {
+    seating_.room()->Wait(call.slot, waiter, kLaterCall, turn->effects);
+  } else if (stage_ == Stage::kSealing || stage_ == Stage::kAdopting) {
+    seating_.room()->WaitAsMember(call.slot, waiter, turn->effects);
+  } else {
+    turn->Do(home::GiveSeat{input.ticket, call.slot, plan_});
+  }
+}
+
+void HomeJob::OnHangUp(const home::HangUpInput& input, Turn* turn) {
+  const std::optional<uint64_t> caller =
+      seating_.room()->HangUp(input.slot, input.call, turn->effects);
+  if (!caller.has_value() || stage_ != Stage::kAttaching) return;
+  barrier_->Cancel(input.slot, *caller);
+  if (barrier_->Empty()) stage_ = Stage::kOver;
+}
+
+void HomeJob::OnAttachDue(const home::AttachDueInput&, Turn* turn) {
+  if (stage_ == Stage::kAttaching) {
+    FailWaiting(home::AttachTimedOut(plan_.spec.name, barrier_->MissingSlots(), plan_.spec.world),
+                turn);
+  }
+  stage_ = Stage::kOver;
+}
+
+// --- Making and waking --------------------------------------------------------------------------
+
+void HomeJob::AskToMake(Turn* turn) {
+  tally_.Begin(plan_.servers);
+  JobPlan plan = plan_;
+  plan.making = stage_ == Stage::kMaking;
+  turn->Do(home::MakeAt{rules_->self, std::move(plan)});
+}
+
+void HomeJob::OnMade(const home::MadeInput& input, Turn* turn) {
+  const bool here = input.server == rules_->self;
+  if (here && !input.status.ok()) return MadeEverywhere(input.status, turn);
+  const bool last = tally_.Add(input.server, input.status);
+  for (const uint32_t server : plan_.servers) {
+    if (!here || server == rules_->self) continue;
+    JobPlan plan = plan_;
+    plan.making = stage_ == Stage::kMaking;
+    turn->Do(home::MakeAt{server, std::move(plan)});
+  }
+  if (last) MadeEverywhere(tally_.first_error(), turn);
+}
+
+void HomeJob::MadeEverywhere(const absl::Status& status, Turn* turn) {
+  if (stage_ == Stage::kWaking) return AwakeEverywhere(status, turn);
+  const bool must_save = status.ok() && IsDurable(plan_) && plan_.servers.size() > 1;
+  if (must_save) return turn->Do(home::SaveRecord{plan_});
+  OnSaved({status}, turn);
+}
+
+void HomeJob::OnSaved(const home::SavedInput& input, Turn* turn) {
+  if (!input.status.ok()) {
+    for (const uint32_t server : plan_.servers) {
+      if (server != rules_->self) turn->Do(home::DropAt{server, plan_.job});
+    }
+    FailWaiting(input.status, turn);
+    turn->Do(home::Forget{plan_.job});
+    stage_ = Stage::kOver;
+    return;
+  }
+  stage_ = end_.ok() ? Stage::kRunning : Stage::kEnded;
+  turn->Do(home::ExpectSlots{plan_.job});
+  turn->Do(
+      home::Note{absl::StrCat("job created: world ", plan_.epoch.world(), ", ", plan_.owner.size(),
+                              " extents on ", plan_.servers.size(), " servers")});
+  if (stage_ == Stage::kEnded) return;
+  EndChange(absl::OkStatus(), turn);
+  seating_.AwaitNewcomers(plan_, turn->now, turn->effects);
+  seating_.AwaitTrainers(plan_, turn->effects);
+}
+
+void HomeJob::AwakeEverywhere(const absl::Status& status, Turn* turn) {
+  if (!status.ok()) {
+    FailWaiting(status, turn);
+    turn->Do(home::Release{plan_.job});
+    stage_ = Stage::kOver;
+    return;
+  }
+  if (!end_.ok()) {  // It rests again already.
+    stage_ = Stage::kEnded;
+    return;
+  }
+  turn->Do(home::WakeRecord{plan_.name()});
+  // A server may have missed the last epoch before the end; newcomers have their turn after it.
+  AskPeersToAdopt(turn);
+  seating_.AwaitNewcomers(plan_, turn->now, turn->effects);
+  seating_.AwaitTrainers(plan_, turn->effects);
+}
+
+// --- Growth -------------------------------------------------------------------------------------
+
+void HomeJob::OnExtend(const home::ExtendInput& input, Turn* turn) {
+  if (stage_ == Stage::kEnded) return turn->Do(home::AnswerExtend{input.ticket, end_});
+  bool fatal = false;
+  const absl::Status status =
+      growth_.Ask(input, plan_, stage_ != Stage::kRunning, &fatal, turn->effects);
+  if (status.ok()) return ChangeIfDue(turn);
+  turn->Do(home::AnswerExtend{input.ticket, status});
+  if (!fatal) return;
+  // The slots disagree on the job's layout, so none of them can continue.
+  FailWaiting(status, turn);
+  growth_.DropWishes();
+  turn->Do(home::FailJob{plan_.job, status});
+}
+
+void HomeJob::OnGrown(const home::GrownInput& input, Turn* turn) {
+  const uint32_t before = plan_.layout_version;
+  const bool over = growth_.OnGrown(input, &plan_, turn->effects);
+  if (plan_.layout_version != before) seating_.room()->RefuseUngrown(plan_, turn->effects);
+  if (over) ChangeIfDue(turn);
+}
+
+void HomeJob::OnGrowDue(const home::GrowDueInput& input, Turn* turn) {
+  if (growth_.OnDue(input, &plan_, turn->effects)) ChangeIfDue(turn);
+}
+
+// --- Ends ---------------------------------------------------------------------------------------
+
+void HomeJob::OnEnded(const home::EndedInput& input, Turn* turn) {
+  unconfirmed_ = false;
+  end_ = input.why;
+  if (input.rests && ReasonOf(end_) == Reason::kJobFinished) {
+    seating_.room()->AskAgain(plan_.spec.name, turn->effects);
+  }
+  FailWaiting(end_, turn);
+  if (!made()) return;  // The servers still answer.
+  stage_ = Stage::kEnded;
+  change_.reset();
+  next_.reset();
+}
+
+// Seats of a durable job are waited for; its servers come back.
+void HomeJob::OnPeerLost(const home::PeerLostInput& input, Turn* turn) {
+  if (made() && IsDurable(plan_)) return;
+  // One that was added to the cluster after this job was made.
+  const std::vector<uint32_t>& servers = plan_.servers.empty() ? rules_->servers : plan_.servers;
+  if (!std::binary_search(servers.begin(), servers.end(), input.server)) return;
+  FailWaiting(home::ServerLost(input.server, input.why), turn);
+  if (!made()) stage_ = Stage::kOver;
+}
+
+void HomeJob::OnFail(const home::FailInput& input, Turn* turn) { FailWaiting(input.status, turn); }
+
+void HomeJob::FailWaiting(const absl::Status& status, Turn* turn) {
+  seating_.room()->FailAll(status, turn->effects);
+  growth_.FailWaiting(status, turn->effects);
+}
+
+}  // namespace ballast::server

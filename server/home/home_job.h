@@ -1,0 +1,167 @@
+// HomeJob: one job at its home, from the first attach to the job's end, as one transition table.
+// Inputs in, effects out; no thread, clock, I/O or hash order, and the time is an input, so the
+// same object runs under gRPC and in a simulator.
+//
+//   ATTACHING -all slots-> MAKING -all servers, record saved-> RUNNING
+//   WAKING -all servers-> ADOPTING
+//   RUNNING -seats change hands-> SEALING -all servers-> ADOPTING -all servers-> RUNNING
+//   ATTACHING -slots disagree-> REFUSED -each slot has heard so-> OVER
+//   RUNNING | SEALING | ADOPTING -the job ends at the home-> ENDED
+//
+// A process attaches to a job that is not there yet: its slots meet in ATTACHING, and the servers
+// make the job (MAKING). A job that rests on disk is opened again by the first process that asks
+// (WAKING). Seats change hands between two epochs: every server seals the old epoch and says where
+// it stands (SEALING, EpochChange), then the home adopts the next record, which makes it final, and
+// the peers follow (ADOPTING). A server that is away is asked again until it answers, also after a
+// restart of the home. Beside this the job may grow (HomeGrowth). Seating says which process gets
+// which seat.
+//
+// Comes from: HomeJobs, the driver. Goes to: HomeJobs, as effects.
+// Thread safety: thread-compatible; owned by the directory's strand.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "server/home/attach_barrier.h"
+#include "server/home/epoch_change.h"
+#include "server/home/home_growth.h"
+#include "server/home/home_types.h"
+#include "server/home/seating.h"
+
+namespace ballast::server {
+
+class HomeJob {
+ public:
+  enum class Stage : uint8_t {
+    kAttaching,
+    kRefused,
+    kMaking,
+    kWaking,
+    kRunning,
+    kSealing,
+    kAdopting,
+    kEnded,
+    kOver,  // nothing of it is left: the driver forgets the object
+  };
+
+  // `rules` outlives the object, in all three.
+  // A new job, as its first attach describes it; that attach is the first input.
+  static HomeJob New(const home::Rules* rules, const AttachCall& first);
+  // A job that this server has read from its disk. `making`: not every server has made it yet.
+  // StartInput tells that the others can be reached.
+  static HomeJob Recovered(const home::Rules* rules, const JobPlan& plan, bool making);
+  // A job that rests, and is woken: the first input is the attach that asks, then StartInput.
+  static HomeJob Woken(const home::Rules* rules, const JobPlan& plan);
+
+  // Takes an input at the time `now`, and appends to `effects` what must be done, in order. An
+  // input that the stage does not expect has no effect.
+  void Step(std::chrono::nanoseconds now, const home::Input& input, home::Effects* effects);
+
+  Stage stage() const { return stage_; }
+  // Before the job is made, only its spec counts.
+  const JobPlan& plan() const { return plan_; }
+  // Whether all servers have made it.
+  bool made() const;
+  bool growing() const { return growth_.busy(); }
+  // The job was brought back from disk, and some server has not said yet whether it runs the job or
+  // has seen its end.
+  bool unconfirmed() const { return unconfirmed_; }
+  // Whether the call belongs to a new attempt under the name of a job that was refused: the driver
+  // forgets this object first.
+  bool StartsAnew(const AttachCall& call) const;
+
+  // A world that comes together, for the first time or again.
+  struct Attaching {
+    uint32_t world = 0;
+    std::vector<uint32_t> missing;  // slots, ascending
+  };
+  std::optional<Attaching> attaching() const;
+
+ private:
+  // One step: the time, and where its effects go.
+  struct Turn {
+    template <typename T>
+    void Do(T effect) {
+      effects->push_back(std::move(effect));
+    }
+    std::chrono::nanoseconds now;
+    home::Effects* effects;
+  };
+  struct Row {
+    std::vector<Stage> stages;
+    size_t input;  // index in home::Input
+    void (*call)(HomeJob*, const home::Input&, Turn*);
+  };
+  template <auto handler>
+  static Row On(std::vector<Stage> stages);
+  static const std::vector<Row>& Table();
+
+  HomeJob(const home::Rules* rules, Stage stage, JobPlan plan, Seating::World world);
+
+  void OnStart(const home::StartInput& input, Turn* turn);
+  void OnFirstAttach(const home::AttachInput& input, Turn* turn);
+  void OnRefusedAttach(const home::AttachInput& input, Turn* turn);
+  void OnAttach(const home::AttachInput& input, Turn* turn);
+  void OnHangUp(const home::HangUpInput& input, Turn* turn);
+  void OnAttachDue(const home::AttachDueInput& input, Turn* turn);
+  void OnMade(const home::MadeInput& input, Turn* turn);
+  void OnSaved(const home::SavedInput& input, Turn* turn);
+  void OnSeatSeen(const home::SeatSeenInput& input, Turn* turn);
+  void OnSeatDue(const home::SeatDueInput& input, Turn* turn);
+  void OnSeatFree(const home::SeatFreeInput& input, Turn* turn);
+  void OnSealed(const home::SealedInput& input, Turn* turn);
+  void OnAdopted(const home::AdoptedInput& input, Turn* turn);
+  void OnOpened(const home::OpenedInput& input, Turn* turn);
+  void OnEpochDue(const home::EpochDueInput& input, Turn* turn);
+  void OnExtend(const home::ExtendInput& input, Turn* turn);
+  void OnGrown(const home::GrownInput& input, Turn* turn);
+  void OnGrowDue(const home::GrowDueInput& input, Turn* turn);
+  void OnEnded(const home::EndedInput& input, Turn* turn);
+  void OnPeerLost(const home::PeerLostInput& input, Turn* turn);
+  void OnFail(const home::FailInput& input, Turn* turn);
+
+  // The world can never be complete: every slot learns `why` once.
+  void RefuseWorld(uint32_t slot, const absl::Status& why, Turn* turn);
+  // Asks every server to make the job, or to open it again. The home first: peers are asked only
+  // for what the home itself has.
+  void AskToMake(Turn* turn);
+  void MadeEverywhere(const absl::Status& status, Turn* turn);
+  void AwakeEverywhere(const absl::Status& status, Turn* turn);
+  // Begins the next epoch if its members would be others, or the present one cannot continue.
+  void ChangeIfDue(Turn* turn);
+  void OnSealFailed(uint32_t server, const absl::Status& status, Turn* turn);
+  void WriteRecord(Turn* turn);
+  void AskPeersToAdopt(Turn* turn);
+  void AdoptedEverywhere(const absl::Status& status, Turn* turn);
+  // Answers every process whose seat is settled now. Newcomers that came late start the next
+  // change.
+  void EndChange(const absl::Status& status, Turn* turn);
+  void FailWaiting(const absl::Status& status, Turn* turn);
+
+  const home::Rules* rules_;
+  Stage stage_;
+  JobPlan plan_;
+  std::optional<AttachBarrier> barrier_;  // of a new job
+  absl::Status refusal_;                  // kRefused: the answer to each slot
+  std::set<uint32_t> told_;               // slots that have heard it
+  home::Tally tally_;                     // servers that make, wake or adopt
+  Seating seating_;
+  HomeGrowth growth_;
+  std::optional<EpochChange> change_;  // kSealing
+  uint32_t changes_ = 0;               // that have begun; the number of the newest
+  std::optional<JobPlan> next_;        // kAdopting: the record, until the home has adopted it
+  std::set<uint32_t> opened_;          // kAdopting: peers that had to open the job again
+  // The epoch was sealed by a change that did not come to its end: the next one must come.
+  bool must_change_ = false;
+  bool unconfirmed_ = false;
+  std::string not_adopted_;  // the newest note that servers do not follow, which is said once
+  absl::Status end_;         // why the job has ended at the home; OK: it has not
+};
+
+}  // namespace ballast::server

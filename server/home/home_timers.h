@@ -1,0 +1,49 @@
+// HomeTimers keeps the waits of the jobs of one home, and asks the host for few wake-ups, however
+// many jobs come and go: a wake-up cannot be called off, but what it was for can.
+// Comes from: HomeJobs. Goes to: HomeHost (time), HomeJobs (what is due). Thread safety: on the
+// directory's strand.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "common/base/clock.h"
+#include "server/home/home_types.h"
+
+namespace ballast::server {
+
+class HomeHost;
+
+class HomeTimers {
+ public:
+  using Feed = std::function<void(const home::Life& to, const home::Due& due)>;
+  struct Wait {
+    home::Life to;
+    home::Due due;
+  };
+
+  // `clock` and `host` outlive it. It must live until the host has run or dropped its wake-ups.
+  HomeTimers(const Clock* clock, HomeHost* host, Feed feed)
+      : clock_(clock), host_(host), feed_(std::move(feed)) {}
+
+  // Feeds `arm.due` to the job after `arm.after`, not earlier, unless Drop comes first.
+  void Arm(const home::Life& to, const home::Arm& arm);
+  // Nothing of the job of that name waits any more. Only a short wait still takes its wake-up.
+  void Drop(const QualifiedName& name);
+
+ private:
+  // Asks for a wake-up for what is due first, unless one comes early enough.
+  void Look(std::chrono::nanoseconds now);
+  void OnWake(std::chrono::nanoseconds at);
+
+  const Clock* const clock_;
+  HomeHost* const host_;
+  const Feed feed_;
+  std::multimap<std::chrono::nanoseconds, Wait> waits_;  // by when they end
+  std::set<std::chrono::nanoseconds> wakes_;             // that the host was asked for
+};
+
+}  // namespace ballast::server

@@ -1,0 +1,69 @@
+// JobPlaces: whether a tenant may begin one more of the jobs that a server holds at a time
+// (limits.max_jobs), how a refusal reads, and how many there are.
+// Comes from: HomeJobs. Goes to: server/quota, the metrics. Thread safety: one strand.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+
+#include "absl/status/status.h"
+#include "common/metrics/registry.h"
+#include "server/home/home_job.h"
+#include "server/jobs/attach_types.h"
+#include "server/jobs/directory_config.h"
+#include "server/quota/job_share.h"
+
+namespace ballast::server {
+
+class JobPlaces {
+ public:
+  // `under_way` may be null. Both outlive it.
+  JobPlaces(const DirectoryConfig* config, Gauge* under_way)
+      : config_(config), under_way_(under_way) {}
+
+  // A tenant whose trainers do not come leaves room for the jobs of others: `pending` of its jobs
+  // wait for them. RESOURCE_EXHAUSTED OVER_BUDGET.
+  absl::Status CheckPending(const AttachCall& call, size_t pending) const;
+  // Whether the job of `call` has a place next to `counts`.
+  bool Free(const AttachCall& call, const JobCounts& counts) const;
+  // The same; a refusal is RESOURCE_EXHAUSTED OVER_BUDGET. The number that each tenant has goes to
+  // the log alone, once a minute: it is the operator's to know, not another tenant's.
+  absl::Status Check(const AttachCall& call, const JobCounts& counts) const;
+  // So many have not ended (ballast_jobs_under_way).
+  void Show(size_t under_way) const {
+    if (under_way_ != nullptr) under_way_->Set(static_cast<double>(under_way));
+  }
+
+ private:
+  JobRoom Room(const AttachCall& call, const JobCounts& counts) const;
+
+  const DirectoryConfig* config_;
+  Gauge* under_way_;
+};
+
+// Of `homes`, which has a job of type HomeJob for each name: jobs of each tenant.
+template <typename Homes>
+JobCounts CountsOf(const Homes& homes) {
+  JobCounts counts;
+  for (const auto& [name, home] : homes) ++counts[name.tenant];
+  return counts;
+}
+
+// Those of a tenant that no server has made yet.
+template <typename Homes>
+size_t Pending(const Homes& homes, const std::string& tenant) {
+  return static_cast<size_t>(std::count_if(homes.begin(), homes.end(), [&](const auto& entry) {
+    return !entry.second.job.made() && entry.second.job.plan().tenant == tenant;
+  }));
+}
+
+// Those that have not ended.
+template <typename Homes>
+size_t UnderWay(const Homes& homes) {
+  return static_cast<size_t>(std::count_if(homes.begin(), homes.end(), [](const auto& entry) {
+    return entry.second.job.stage() != HomeJob::Stage::kEnded;
+  }));
+}
+
+}  // namespace ballast::server

@@ -1,0 +1,78 @@
+// RendezvousDesk drives the rendezvous of the jobs of which this server is the home: it feeds each
+// job's RendezvousFsm with calls, epochs and times, and answers the calls.
+// Comes from: HomeJobs. Goes to: common/rendezvous, the callers. Thread safety: on the directory's
+// strand.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/clock.h"
+#include "common/rendezvous/rendezvous_fsm.h"
+#include "server/home/home_job.h"
+#include "server/jobs/attach_types.h"
+
+namespace ballast::server {
+
+class HomeHost;
+
+using RendezvousDone = std::function<void(absl::StatusOr<rendezvous::Reply>)>;
+
+class RendezvousDesk {
+ public:
+  // The job of that number, if it is here; else null.
+  using FindJob = std::function<const HomeJob*(uint64_t job)>;
+
+  // What home jobs share: both outlive it. `lease`: of every seat.
+  struct House {
+    const Clock* clock;
+    HomeHost* host;
+    std::chrono::nanoseconds lease{0};
+  };
+  RendezvousDesk(House house, FindJob find)
+      : clock_(house.clock), host_(house.host), lease_(house.lease), find_(std::move(find)) {}
+
+  // A call of a trainer. Errors: RendezvousFsm::OnCall's; NOT_FOUND UNKNOWN_JOB.
+  void Ask(const RendezvousCall& call, const RendezvousDone& done);
+  // The process has said what it does; nothing where it is no member of the job.
+  void OnHeard(uint64_t job, const Member& rank, const Doing& doing);
+  // `job` may have another epoch, or have ended.
+  void Follow(const HomeJob& job);
+  // The job is no longer here: its calls that wait get `why`.
+  void Forget(uint64_t job, const absl::Status& why);
+  // All calls that wait get `why`.
+  void FailCalls(const absl::Status& why);
+
+ private:
+  struct Served {
+    rendezvous::RendezvousFsm fsm;
+    std::set<std::chrono::nanoseconds> looks;  // when OnDue comes; empty: it does not
+  };
+
+  // The job, while it runs.
+  const HomeJob* FindRunning(uint64_t job) const;
+  rendezvous::RendezvousFsm* FsmOf(const HomeJob& job);
+  // Sees to a timer for what ends first, at most kLookMax ahead. A timer cannot be called off: an
+  // earlier one is set beside it, up to kLooksMax of a job, however many calls wait. Above that the
+  // calls of this job may end late.
+  void LookInTime(uint64_t job);
+  // The timer for `at` has come.
+  void OnDue(uint64_t job, std::chrono::nanoseconds at);
+  void Do(uint64_t job, const rendezvous::Effects& effects);
+
+  const Clock* const clock_;
+  HomeHost* const host_;
+  const std::chrono::nanoseconds lease_;
+  const FindJob find_;
+  std::map<uint64_t, Served> served_;  // by number of the job
+  std::map<rendezvous::Ticket, RendezvousDone> calls_;
+  rendezvous::Ticket next_ticket_ = 1;
+};
+
+}  // namespace ballast::server

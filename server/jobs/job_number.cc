@@ -1,0 +1,18 @@
+#include "server/jobs/job_number.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/little_endian.h"
+#include "common/security/sha256.h"
+
+namespace ballast::server {
+
+uint64_t NewJobNumber(const QualifiedName& name, const std::vector<Member>& members) {
+  std::string seats = absl::StrCat(name.Text(), "\n");
+  for (const Member& member : members) absl::StrAppend(&seats, member.incarnation, "\n");
+  const auto number = ReadLittleEndian<uint64_t>(Sha256(seats), 0);
+  return number == 0 ? 1 : number;
+}
+
+}  // namespace ballast::server

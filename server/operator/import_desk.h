@@ -1,0 +1,47 @@
+// ImportDesk: a job that begins in an export. Every server fills its share of the new job's images
+// from the safetensors files. The files may come from anywhere, so all of them are checked.
+// Comes from: OperatorDoor at the home, PeerDoor elsewhere. Goes to: JobMaker, ShareMaker.
+// Thread safety: owned by the directory's strand.
+#pragma once
+
+#include <functional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/operator/desk_parts.h"
+#include "server/operator/job_maker.h"
+#include "server/operator/share_maker.h"
+
+namespace ballast::server {
+
+class ImportDesk {
+ public:
+  using Done = std::function<void(absl::StatusOr<ImportInfo>)>;
+  using ShareDone = std::function<void(absl::Status)>;
+
+  // Both outlive the object. `isa`: of the conversions.
+  ImportDesk(const DeskParts& parts, JobMaker* maker, ShareMaker* shares, simd::Isa isa)
+      : parts_(parts), maker_(maker), shares_(shares), isa_(isa) {}
+
+  // At the home. Errors as OperatorDoor::Import.
+  void Import(const ImportCall& call, const Done& done);
+  // Makes this server's share.
+  void MakeShare(const ImportOrder& order, const ShareDone& done);
+
+ private:
+  // An order that is ready to be given, and what operators read of it.
+  struct Ready {
+    ImportOrder order;
+    ImportInfo info;
+  };
+  absl::StatusOr<Ready> Prepare(const ImportCall& call) const;
+  void MakeAtAll(const Ready& ready, const Done& done);
+  absl::Status MakeFiles(const ImportOrder& order, const Halt& halt);
+
+  const DeskParts parts_;
+  JobMaker* const maker_;
+  ShareMaker* const shares_;
+  const simd::Isa isa_;
+};
+
+}  // namespace ballast::server

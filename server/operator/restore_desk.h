@@ -1,0 +1,47 @@
+// RestoreDesk: a job that begins in a snapshot. Every server makes its share of the new job's files
+// out of the snapshot's parts, whichever servers wrote them, or lets its images begin in the parts
+// (a fork).
+// Comes from: OperatorDoor at the home, PeerDoor elsewhere. Goes to: JobMaker, ShareMaker.
+// Thread safety: owned by the directory's strand.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/operator/desk_parts.h"
+#include "server/operator/job_maker.h"
+#include "server/operator/share_maker.h"
+
+namespace ballast::server {
+
+class RestoreDesk {
+ public:
+  using Done = std::function<void(absl::StatusOr<RestoredJob>)>;
+  // Of a share: RestoredJob::copied.
+  using ShareDone = std::function<void(absl::StatusOr<std::string>)>;
+
+  // Both outlive the object.
+  RestoreDesk(const DeskParts& parts, JobMaker* maker, ShareMaker* shares)
+      : parts_(parts), maker_(maker), shares_(shares) {}
+
+  // At the home. Errors as OperatorDoor::RestoreSnapshot.
+  void Restore(const RestoreCall& call, const Done& done);
+  // Makes this server's share.
+  void MakeShare(const RestoreOrder& order, const ShareDone& done);
+
+ private:
+  absl::StatusOr<RestoreOrder> OrderOf(const RestoreCall& call) const;
+  void MakeAtAll(const RestoreOrder& order, const Done& done);
+  absl::StatusOr<std::string> MakeFiles(const RestoreOrder& order, const Halt& halt);
+  // Copies the states from the parts of `from` to `images`.
+  absl::Status CopyStates(const SnapshotManifest& manifest, const JobPlan& from,
+                          const JobPlan& plan, ShareMaker::Filling filling);
+
+  const DeskParts parts_;
+  JobMaker* const maker_;
+  ShareMaker* const shares_;
+};
+
+}  // namespace ballast::server

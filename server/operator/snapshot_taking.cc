@@ -1,0 +1,149 @@
+#include "server/operator/snapshot_taking.h"
+
+#include <algorithm>
+#include <ctime>
+#include <tuple>
+#include <vector>
+
+#include "common/base/log.h"
+#include "common/base/status_macros.h"
+
+namespace ballast::server {
+namespace {
+
+constexpr LongWork::Thread kTakingThread = LongWork::Thread::kSnapshots;
+
+}  // namespace
+
+void SnapshotTaking::Start() {
+  const auto self = shared_from_this();
+  parts_.work->Run(
+      kTakingThread, [self] { return self->Begin(); },
+      [self](const absl::Status& begun) { begun.ok() ? self->Hold() : self->done_(begun); });
+}
+
+absl::Status SnapshotTaking::Begin() {
+  BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(order_.plan.spec));
+  for (const uint32_t server : order_.plan.servers) {
+    bytes_ += SnapshotStore::PartBytes(order_.plan, layout, server);
+  }
+  // The records, which it gets last, make the manifest only larger.
+  return parts_.files->Begin(id_, order_.plan, order_.name,
+                             bytes_ + EncodeManifest(Manifest()).size());
+}
+
+void SnapshotTaking::AtAll(SnapshotCall::Step step, std::function<void(absl::Status)> then) {
+  const SnapshotCall call{step, order_.plan.job, id_, round_, order_.plan.tenant};
+  const auto self = shared_from_this();
+  const auto gather =
+      std::make_shared<Gather>(order_.plan.servers.size(), parts_.strand->Bind(std::move(then)));
+  const auto here = [self, step, gather](const absl::StatusOr<SnapshotShare::Answer>& answer) {
+    if (answer.ok()) {
+      self->before_ = answer->before;
+      self->OnAnswer(step, answer->round);
+    }
+    gather->Add(answer.status());
+  };
+  const auto there = [self, step, gather](const absl::StatusOr<uint64_t>& round) {
+    if (round.ok()) self->OnAnswer(step, *round);
+    gather->Add(round.status());
+  };
+  for (const uint32_t server : order_.plan.servers) {
+    if (server == parts_.self->id()) {
+      share_->Do(call, parts_.strand->Bind(here));
+    } else {
+      parts_.peers->Snapshot(server, call, parts_.strand->Bind(there));
+    }
+  }
+}
+
+void SnapshotTaking::OnAnswer(SnapshotCall::Step step, uint64_t round) {
+  if (step == SnapshotCall::Step::kHold) round_ = std::max(round_, round);
+}
+
+void SnapshotTaking::Hold() {
+  AtAll(SnapshotCall::Step::kHold, [self = shared_from_this()](const absl::Status& status) {
+    status.ok() ? self->Capture() : self->GiveUp(status);
+  });
+}
+
+void SnapshotTaking::Capture() {
+  AtAll(SnapshotCall::Step::kCapture, [self = shared_from_this()](const absl::Status& status) {
+    status.ok() ? self->Commit() : self->GiveUp(status);
+  });
+}
+
+void SnapshotTaking::Commit() {
+  const auto self = shared_from_this();
+  parts_.work->Run(
+      kTakingThread, [self] { return self->CommitFiles(); },
+      [self](const absl::StatusOr<SnapshotInfo>& info) {
+        if (!info.ok()) return self->GiveUp(info.status());
+        BALLAST_LOG(INFO, LogField("run", info->job), LogField("round", info->round))
+            << "snapshot \"" << info->name << "\" taken, " << info->bytes << " bytes in "
+            << self->store().Directory(info->id);
+        self->Mark(*info);
+        self->done_(info);
+      });
+}
+
+// An export's passing snapshot is gone when the export ends: it is none that a job can return to.
+void SnapshotTaking::Mark(const SnapshotInfo& info) const {
+  if (parts_.metrics == nullptr || info.name == kPassingSnapshotName) return;
+  parts_.metrics->MarkSnapshot({info.tenant, info.job});
+}
+
+SnapshotManifest SnapshotTaking::Manifest() const {
+  SnapshotManifest manifest;
+  manifest.id = id_;
+  manifest.name = order_.name;
+  manifest.tenant = order_.plan.tenant;
+  manifest.job = order_.plan.spec.name;
+  manifest.created_s = static_cast<uint64_t>(std::time(nullptr));
+  manifest.round = round_;
+  manifest.bytes = bytes_;
+  manifest.plan = parts_.files->codec().encode(order_.plan);
+  manifest.prepared = before_.prepared;
+  manifest.decision = before_.decision;
+  return manifest;
+}
+
+absl::StatusOr<SnapshotInfo> SnapshotTaking::CommitFiles() {
+  const SnapshotManifest manifest = Manifest();
+  BALLAST_RETURN_IF_ERROR(parts_.files->Commit(manifest));
+  if (order_.keep != 0) DropOldest();
+  return parts_.files->InfoOf(manifest);
+}
+
+// A snapshot that cannot be removed stays listed. Snapshots of earlier jobs of this name are older
+// than those of this job, whatever the clocks say; of one job, the earlier round is older.
+void SnapshotTaking::DropOldest() const {
+  const absl::StatusOr<std::vector<SnapshotManifest>> all = store().List();
+  if (!all.ok()) return;
+  std::vector<std::pair<std::tuple<bool, uint64_t, uint64_t>, uint64_t>> others;  // and ids
+  for (const SnapshotManifest& one : *all) {
+    if (one.job != order_.plan.spec.name || one.id == id_) continue;
+    const absl::StatusOr<JobPlan> plan = parts_.files->PlanOf(one);
+    const bool ours = plan.ok() && plan->job == order_.plan.job;
+    others.push_back({{ours, ours ? one.round : 0, one.created_s}, one.id});
+  }
+  std::sort(others.begin(), others.end());
+  for (size_t i = 0; i + order_.keep < others.size() + 1; ++i) {
+    const absl::Status removed = parts_.files->Remove(order_.plan.tenant, others[i].second);
+    if (!removed.ok()) BALLAST_LOG(WARN, LogField("run", order_.plan.spec.name)) << removed;
+  }
+}
+
+void SnapshotTaking::GiveUp(const absl::Status& why) {
+  AtAll(SnapshotCall::Step::kRelease, [self = shared_from_this(), why](const absl::Status&) {
+    const auto remove = [self] {
+      return self->parts_.files->Remove(self->order_.plan.tenant, self->id_);
+    };
+    self->parts_.work->Run(kTakingThread, remove, [self, why](const absl::Status& removed) {
+      if (!removed.ok()) BALLAST_LOG(WARN) << removed;
+      self->done_(why);
+    });
+  });
+}
+
+}  // namespace ballast::server

@@ -1,0 +1,70 @@
+// SnapshotTaking: one snapshot that is being taken, at the home. Every server of the job holds what
+// is on its disk. The latest of the rounds that they name is the snapshot's. Then each server
+// writes its part, and when all parts survive the home writes the manifest, before which there is
+// no snapshot. After an error every server lets go, and nothing is left on disk.
+// Comes from: SnapshotDesk. Goes to: SnapshotShare here, and the peers'.
+// Thread safety: owned by the directory's strand.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/operator/desk_parts.h"
+#include "server/operator/snapshot_share.h"
+
+namespace ballast::server {
+
+class SnapshotTaking : public std::enable_shared_from_this<SnapshotTaking> {
+ public:
+  using Done = std::function<void(absl::StatusOr<SnapshotInfo>)>;
+  struct Order {
+    JobPlan plan;
+    std::string name;   // of the snapshot
+    uint32_t keep = 0;  // so many of the job stay; 0: all
+  };
+
+  // `parts` and `share` outlive the object. `done` runs once, on the strand.
+  SnapshotTaking(const DeskParts& parts, SnapshotShare* share, Order order, Done done)
+      : parts_(parts),
+        share_(share),
+        order_(std::move(order)),
+        done_(std::move(done)),
+        id_(RandomId()) {}
+
+  void Start();
+
+ private:
+  // Of the job's tenant.
+  SnapshotStore store() const { return parts_.files->store(order_.plan.tenant); }
+  absl::Status Begin();
+  void Hold();
+  void Capture();
+  void Commit();
+  // As far as it is known by now.
+  SnapshotManifest Manifest() const;
+  absl::StatusOr<SnapshotInfo> CommitFiles();
+  void Mark(const SnapshotInfo& info) const;
+  // Removes what is older than the newest `keep`, but never the one that has just been taken.
+  void DropOldest() const;
+  void GiveUp(const absl::Status& why);
+  // Does a step at every server. `then` runs on the strand with the first error, when all servers
+  // have answered.
+  void AtAll(SnapshotCall::Step step, std::function<void(absl::Status)> then);
+  void OnAnswer(SnapshotCall::Step step, uint64_t round);
+
+  const DeskParts parts_;
+  SnapshotShare* const share_;
+  const Order order_;
+  const Done done_;
+  const uint64_t id_;
+  uint64_t bytes_ = 0;
+  uint64_t round_ = 0;    // the latest that was named
+  CapturedRound before_;  // at this server, the home
+};
+
+}  // namespace ballast::server

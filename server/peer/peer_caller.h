@@ -1,0 +1,112 @@
+// Unary calls to the other servers: one connection to each, and the set of calls under way.
+// Comes from: PeerClient, its PeerHeartbeat and its PeerVotes. Goes to: peer_service of the peers.
+// Thread safety: thread-safe. A callback runs on the thread that polls the completion queue or on
+// the caller's; no lock is held then.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "absl/status/status.h"
+#include "common/base/executor.h"
+#include "common/base/sync.h"
+#include "grpcpp/completion_queue.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "proto/convert/frame_codec.h"
+#include "server/peer/peer_client.h"
+
+namespace ballast::server {
+
+// Time between two attempts of a call that a peer did not take.
+constexpr std::chrono::milliseconds kPeerRetryDelay(50);
+// Of a call that reads or writes the whole state; a peer that dies breaks it off before.
+constexpr std::chrono::hours kWholeStateTimeout(24);
+
+// Runs `task` after `delay`, unless its PeerClient is gone by then. False: the executor is shutting
+// down.
+using PeerTimer = std::function<bool(std::chrono::nanoseconds delay, std::function<void()> task)>;
+
+// Whether the same call may succeed later: the peer did not answer, or not in time.
+bool MayPass(const absl::Status& status);
+
+// What a call needs beside its request.
+struct PeerCallOptions {
+  const char* method = nullptr;
+  std::chrono::nanoseconds timeout{0};
+  bool wait_for_ready = false;  // wait for a connection instead of failing at once
+};
+
+class PeerCaller {
+ public:
+  // `reply` is empty unless `status` is OK.
+  using Done = std::function<void(const absl::Status& status, const grpc::ByteBuffer& reply)>;
+
+  // `config` outlives this. `queue`: as PeerClient::Create.
+  PeerCaller(const PeerLinkConfig& config, grpc::CompletionQueue* queue);
+  PeerCaller(const PeerCaller&) = delete;
+  PeerCaller& operator=(const PeerCaller&) = delete;
+  ~PeerCaller();
+
+  // Calls `done` once: FAILED_PRECONDITION SERVER_REMOVED for a server that is not of this cluster,
+  // CANCELLED after Stop, else with what came back. With PeerLinkConfig::numbers the call carries
+  // one, and says Hello before it where that is needed; UNAVAILABLE RECOVERING as long as the
+  // server has told none, or refuses it: IsStillStarting.
+  void Call(uint32_t server, const PeerCallOptions& options, const grpc::ByteBuffer& request,
+            Done done);
+  // A Hello with this server's id, incarnation and protocol versions; report_after is its timeout.
+  void SayHello(uint32_t server, bool wait_for_ready, Done done);
+  // A call that takes as long as the peer needs. It does not wait for a connection for ever, but a
+  // peer that was started just now must not fail it: a Hello waits for the connection first.
+  void CallOnceConnected(uint32_t server, const char* method, const grpc::ByteBuffer& request,
+                         Done done);
+
+  // Makes a message of the bytes of a reply. INVALID_ARGUMENT as ParseMessage.
+  template <typename Reply>
+  absl::Status Parse(const grpc::ByteBuffer& bytes, Reply* reply) const {
+    return ParseMessage(bytes, static_cast<size_t>(config_.max_message_bytes), reply);
+  }
+
+  // `server` is a peer of this cluster.
+  const std::string& AddressOf(uint32_t server) const { return peers_.at(server).address; }
+
+  // Breaks off every call (its callback gets CANCELLED), and waits for all of them. Idempotent.
+  void Stop();
+  // True from the beginning of Stop on.
+  bool stopping() const;
+
+ private:
+  struct Peer {
+    std::string address;
+    std::unique_ptr<grpc::GenericStub> connection;
+  };
+  struct UnderWay;
+
+  // `number`: the header of that name; empty: none.
+  void Send(uint32_t server, const PeerCallOptions& options, const std::string& number,
+            const grpc::ByteBuffer& request, Done done);
+  void SendNumbered(uint32_t server, const PeerCallOptions& options, const std::string& number,
+                    const grpc::ByteBuffer& request, Done done);
+  // `status` of a call with a number: a server that does not take it is another process by now.
+  absl::Status AfterNumbered(uint32_t server, const absl::Status& status);
+  void Finish(UnderWay* call);
+
+  const PeerLinkConfig& config_;
+  grpc::CompletionQueue* queue_;    // constant after construction
+  std::map<uint32_t, Peer> peers_;  // constant after construction
+
+  mutable Mutex mu_;
+  CondVar changed_;
+  std::set<UnderWay*> calls_ ABSL_GUARDED_BY(mu_);
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+
+  // Null when another's queue is used. Last: the thread uses all of the above.
+  std::unique_ptr<grpc::CompletionQueue> own_queue_;
+  std::unique_ptr<Executor> poller_;
+};
+
+}  // namespace ballast::server

@@ -1,0 +1,75 @@
+// What Hellos show of a cluster that does not fit together: servers whose cluster.peers differ, and
+// two processes with the id of one server. Nothing is refused for it: a cluster that grows passes
+// through different lists while its servers are restarted.
+// Comes from: peer_service (requests), PeerHeartbeat (answers). Goes to: operators, one metric.
+// Thread safety: thread-safe.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "ballast/v1/peer.pb.h"
+#include "common/base/clock.h"
+#include "common/base/sync.h"
+#include "server/jobs/attach_types.h"
+
+namespace ballast::server {
+
+class PeerSightings {
+ public:
+  // How long what a Hello has shown counts. `clock` outlives this.
+  PeerSightings(const Clock* clock, std::chrono::nanoseconds memory)
+      : clock_(clock), memory_(memory) {}
+  PeerSightings(const PeerSightings&) = delete;
+  PeerSightings& operator=(const PeerSightings&) = delete;
+
+  // The servers of this cluster, ascending id. Until then nothing is seen.
+  void SetServers(uint32_t self, const std::vector<ServerAddress>& servers);
+  // Adds to a Hello of this server what others compare.
+  void Fill(v1::PeerHello* hello) const;
+  // A Hello that came in the name of server `hello.id()`.
+  void OnRequest(const v1::PeerHello& hello);
+  // The answer to a Hello from the address that cluster.peers has for that server.
+  void OnAnswer(const v1::PeerHello& hello);
+  // A sentence each, for operators; ascending id.
+  std::vector<std::string> Problems() const;
+
+ private:
+  struct Sighting {
+    std::vector<uint32_t> servers;  // that its cluster.peers has
+    std::chrono::nanoseconds seen{0};
+    uint64_t right = 0;  // incarnation of the process that has answered at the configured address
+    // A process that says Hello and is not the one that answers at the configured address. A server
+    // that was started again looks so too, until it answers: so they have to take turns.
+    uint64_t other = 0;  // its incarnation; 0: none
+    std::string other_address;
+    std::chrono::nanoseconds other_seen{0};
+    bool answered = false;  // the one at the address has answered since
+    int turns = 0;
+  };
+
+  Sighting* At(uint32_t server) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Compare(const v1::PeerHello& hello) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool Fresh(std::chrono::nanoseconds seen) const { return clock_->Now() - seen < memory_; }
+  bool Differs(uint32_t server, const Sighting& sighting) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool IsTwice(const Sighting& sighting) const;
+  std::string ListsText(uint32_t server, const Sighting& sighting) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::string TwiceText(uint32_t server, const Sighting& sighting) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::string AddressOf(uint32_t server) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const Clock* const clock_;
+  const std::chrono::nanoseconds memory_;
+  mutable Mutex mu_;
+  uint32_t self_ ABSL_GUARDED_BY(mu_) = 0;
+  std::vector<ServerAddress> own_ ABSL_GUARDED_BY(mu_);
+  std::vector<uint32_t> own_ids_ ABSL_GUARDED_BY(mu_);
+  std::map<uint32_t, Sighting> sightings_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace ballast::server

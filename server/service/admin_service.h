@@ -1,0 +1,56 @@
+// Admin service, and the same facts for /statusz: what this server knows of itself, its peers and
+// its jobs. Comes from: GenericServer, server main. Goes to: OperatorDoor, PeerClient.
+// Thread safety: any thread.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ballast/v1/admin.pb.h"
+#include "common/base/executor.h"
+#include "server/host/disk_state.h"
+#include "server/peer/peer_client.h"
+#include "server/rpc/generic_server.h"
+#include "server/security/reread_files.h"
+#include "server/service/directory_holder.h"
+
+namespace ballast::server {
+
+struct ServerFacts {
+  uint32_t id = 0;
+  std::string version;
+  std::string address;  // told to trainers
+  std::string isa;
+  std::vector<PeerState> peers;
+  std::vector<DiskState> disks;
+  std::vector<std::string> cluster_problems;  // PeerSightings::Problems
+  std::string instead;           // of serving; empty: it serves where there is a directory
+  uint64_t explained_bytes = 0;  // As StatusReply's, and the next.
+  uint32_t jobs_max = 0;
+  // Why files that were to be read again are not in force, a sentence each.
+  std::vector<std::string> file_faults;
+  std::string admin;  // "host:port" of the admin port, as peers reach it; empty without one
+  double resident_bytes = 0;
+  std::chrono::nanoseconds up{0};
+};
+
+// Calls `done`, now or on the directory's strand, with everything known at the moment. Before the
+// directory exists, `serving` is false and there are no jobs. `request`: how much of the past. A
+// caller of a tenant gets that tenant's jobs, and of the server only what is no other tenant's: no
+// events, no memory, no works, no faults of files.
+void CollectStatus(const DirectoryHolder& directory, const ServerFacts& facts,
+                   const v1::StatusRequest& request, const Caller& caller,
+                   std::function<void(v1::StatusReply)> done);
+
+// Adds the methods of ballast.v1.Admin to `server`. `directory` outlives it; `facts` may be called
+// from any thread.
+void AddAdminMethods(GenericServer* server, const DirectoryHolder* directory,
+                     std::function<ServerFacts()> facts);
+
+// Adds Admin/Reload. `reload` reads files, on `executor`, and says what became of each.
+void AddReloadMethod(GenericServer* server, Executor* executor,
+                     std::function<std::vector<FileOutcome>()> reload);
+
+}  // namespace ballast::server

@@ -1,0 +1,63 @@
+// The job directory as the handlers see it: absent until the server knows its peers and has read
+// its jobs. Comes from: server main. Goes to: control_service, peer_service, admin_service,
+// trainer_stream. Thread safety: any thread.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/sync.h"
+#include "server/directory/job_directory.h"
+
+namespace ballast::server {
+
+class DirectoryHolder {
+ public:
+  // Until Set, calls are refused with `waiting_for`.
+  explicit DirectoryHolder(absl::Status waiting_for) : waiting_for_(std::move(waiting_for)) {}
+
+  // What the server waits for from now on, as an error.
+  void WaitFor(absl::Status waiting_for) {
+    MutexLock lock(&mu_);
+    waiting_for_ = std::move(waiting_for);
+  }
+
+  void Set(std::shared_ptr<JobDirectory> directory) {
+    MutexLock lock(&mu_);
+    directory_ = std::move(directory);
+  }
+
+  // Error: UNAVAILABLE naming what the server waits for.
+  absl::StatusOr<std::shared_ptr<JobDirectory>> Get() const {
+    MutexLock lock(&mu_);
+    if (directory_ != nullptr) return directory_;
+    return waiting_for_;
+  }
+  // A door of the directory, which the pointer keeps alive. Errors as Get's.
+  absl::StatusOr<std::shared_ptr<TrainerDoor>> trainers() const {
+    return Door(&JobDirectory::trainers);
+  }
+  absl::StatusOr<std::shared_ptr<PeerDoor>> peers() const { return Door(&JobDirectory::peers); }
+  absl::StatusOr<std::shared_ptr<OperatorDoor>> operators() const {
+    return Door(&JobDirectory::operators);
+  }
+  absl::StatusOr<std::shared_ptr<JobLookup>> lookup() const { return Door(&JobDirectory::lookup); }
+
+ private:
+  template <typename Type>
+  absl::StatusOr<std::shared_ptr<Type>> Door(Type* (JobDirectory::*door)()) const {
+    const absl::StatusOr<std::shared_ptr<JobDirectory>> directory = Get();
+    if (!directory.ok()) return directory.status();
+    return std::shared_ptr<Type>(*directory, ((**directory).*door)());
+  }
+
+  mutable Mutex mu_;
+  absl::Status waiting_for_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<JobDirectory> directory_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace ballast::server

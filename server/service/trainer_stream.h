@@ -1,0 +1,147 @@
+// TrainerStream: one trainer's data stream (Data.Exchange) at this server, from Hello to Leave.
+//
+//   HELLO -Hello-> ATTACHING -engine accepts-> OPEN -Leave, error or break-> CLOSED
+//
+// The stream checks what a stream can check (the form of messages, whose frames they are), counts
+// credit, and forwards to the job's engine. The engine checks the rest, the checksum included; its
+// answers go out through an Outbox.
+// Comes from: GenericServer (messages), RoundEngine (SlotSink). Goes to: RoundEngine.
+// What comes in is in trainer_stream.cc; what goes out, pauses and ends in trainer_stream_out.cc.
+// Thread safety: SlotSink's methods may be called from any thread; CallHandler's come from the
+// call's poller. No lock is held while the engine or the call is called.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/types/optional.h"
+#include "common/base/clock.h"
+#include "common/base/executor.h"
+#include "common/base/sync.h"
+#include "common/metrics/metrics.h"
+#include "server/rpc/generic_server.h"
+#include "server/rpc/stream_age.h"
+#include "server/service/directory_holder.h"
+#include "server/service/outbox.h"
+
+namespace ballast::server {
+
+struct TrainerStreamConfig {
+  uint32_t chunk_bytes = 1 << 20;
+  uint64_t credit_bytes = 16 << 20;
+  size_t max_frame_bytes = 4 << 20;
+  size_t max_control_bytes = 16 << 20;
+  size_t presence_bytes_max = 125'000;  // a bit per tensor
+  std::chrono::nanoseconds report_after = std::chrono::milliseconds(2500);
+  // How long a message may be on its way out: a trainer that takes none is lost.
+  std::chrono::nanoseconds lease = std::chrono::seconds(10);
+  // Age at which a durable job's stream ends between two rounds, and how much later it ends within
+  // one. 0: it stays.
+  std::chrono::nanoseconds max_age{0};
+  std::chrono::nanoseconds age_grace = std::chrono::seconds(30);
+};
+
+// Everything outlives the streams' calls.
+struct TrainerStreamDeps {
+  const DirectoryHolder* directory = nullptr;
+  Executor* executor = nullptr;  // for timers
+  const Clock* clock = nullptr;
+  ServerMetrics* metrics = nullptr;  // may be null
+  const Gate* gate = nullptr;        // null: as one without security
+  TrainerStreamConfig config;
+};
+
+class TrainerStream : public CallHandler,
+                      public SlotSink,
+                      public std::enable_shared_from_this<TrainerStream> {
+ public:
+  // For GenericServer::AddMethod. `deps` outlives the server.
+  static GenericServer::HandlerFactory Factory(const TrainerStreamDeps* deps);
+
+  TrainerStream(const TrainerStreamDeps* deps, std::shared_ptr<GenericCall> call);
+
+  void OnMessage(grpc::ByteBuffer message) override;
+  void OnReadsDone() override;
+  absl::optional<grpc::ByteBuffer> NextMessage() override;
+  void OnDone(bool cancelled) override;
+
+  void OnAck(const Ack& ack) override;
+  void OnResult(const RoundResult& result) override;
+  void OnExtent(const OutPiece& piece) override;
+  void OnDone(const RoundDone& done) override;
+  void OnRefused(const FrameRefused& refused) override;
+  void OnState(const StateInfo& info) override;
+  void OnTrainer(const TrainerNews& news) override;
+  void OnError(const absl::Status& status) override;
+
+ private:
+  enum class State { kHello, kAttaching, kOpen, kClosed };
+  // Rides on a payload handed to the engine and tells the stream when it is let go.
+  struct PostedPayload;
+
+  absl::Status OnHello(const ClientInput& input);
+  void OnAttached(const std::shared_ptr<RoundEngine>& engine,
+                  const absl::StatusOr<SlotWelcome>& welcome, uint32_t protocol);
+  absl::Status OnNext(const ClientInput& input);
+  absl::Status OnControl(const v1::ClientMessage& message);
+  // The home hears what the trainer does, if it says so. Error: BAD_FRAME.
+  absl::Status OnDoing(const v1::Doing& said) const;
+  void OnFrame(const DecodedFrame& frame);
+  // OK when a trainer sends frames of this kind and the frame belongs to this stream. The engine
+  // checks the rest: what the round expects, and the checksum.
+  absl::Status CheckFrame(const FrameHeader& header) const;
+  void OnTaken(size_t bytes);
+
+  void Send(v1::ServerMessage message);
+  // `message` goes out.
+  void Count(const OutMessage& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Tells the trainer `status`, then ends the call. The engine hears `why` once the call is over.
+  void Close(const absl::Status& status, const std::string& why);
+  // Tells the engine now, unless it knows already or the slot never had its seat.
+  // `silent_for`: how long the stream, which still stands, was silent.
+  void Lost(const std::string& why, std::chrono::nanoseconds silent_for = {});
+  void ReadMore();
+  // Whether no read is asked for from now on; counts how long none was.
+  bool Pause() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool MayRead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Ends the stream of an identity that is denied by now; whether it did.
+  bool EndDenied();
+  void CheckSilence();
+  // Ends a stream that has reached its age, which the trainer resumes. Whether it did.
+  bool EndAged();
+  // Gives up a trainer that takes nothing of what is sent to it. Whether it did.
+  bool GiveUpUntaken();
+  void WatchSilence();
+  void ResolveMetrics(RoundEngine* engine);
+
+  const TrainerStreamDeps* const deps_;
+  const std::shared_ptr<GenericCall> call_;
+
+  Outbox::Identity identity_;  // Set by Hello, constant from then on.
+
+  Mutex mu_;
+  // From Hello until the call is over; written on the poller's thread only, which may read it
+  // without the lock. Engine and stream hold each other in between.
+  std::shared_ptr<RoundEngine> engine_;
+  State state_ ABSL_GUARDED_BY(mu_) = State::kHello;
+  std::unique_ptr<Outbox> outbox_ ABSL_GUARDED_BY(mu_);
+  std::chrono::nanoseconds last_heard_ ABSL_GUARDED_BY(mu_);
+  size_t posted_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // handed to the engine, not yet taken
+  bool paused_ ABSL_GUARDED_BY(mu_) = false;      // no read is asked for
+  std::chrono::nanoseconds paused_at_ ABSL_GUARDED_BY(mu_){0};
+  // Since when a message is on its way out; 0: none is.
+  std::chrono::nanoseconds sending_since_ ABSL_GUARDED_BY(mu_){0};
+  StreamAge age_ ABSL_GUARDED_BY(mu_);  // of a durable job; else it never ends
+  bool left_ ABSL_GUARDED_BY(mu_) = false;
+  bool seated_ ABSL_GUARDED_BY(mu_) = false;  // the engine has our sink
+  std::string close_why_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<JobMetrics> job_metrics_ ABSL_GUARDED_BY(mu_);
+  // When the engine told the newest end of a round; for the phase "stream" of its duration.
+  std::chrono::nanoseconds done_at_ ABSL_GUARDED_BY(mu_){0};
+};
+
+}  // namespace ballast::server

@@ -1,0 +1,220 @@
+// What a trainer may cost its home: how long an attach waits, how many timers and words do.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "server/directory/heard_box.h"
+#include "server/home/home_jobs.h"
+#include "tests/server/home/home_inputs.h"
+
+namespace ballast::server::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A host on which no job is ever made. It keeps what it is to run later until Pass.
+class WaitingHost : public HomeHost {
+ public:
+  explicit WaitingHost(FakeClock* clock) : clock_(clock) {}
+
+  size_t pending() const { return later_.size(); }
+  // Time passes, and what is due meanwhile runs at its time.
+  void Pass(nanoseconds time) {
+    const nanoseconds end = clock_->Now() + time;
+    while (!later_.empty() && later_.begin()->first <= end) {
+      const auto next = later_.extract(later_.begin());
+      clock_->Advance(std::max(next.key() - clock_->Now(), nanoseconds(0)));
+      next.mapped()();
+    }
+    clock_->Advance(end - clock_->Now());
+  }
+
+  void PostHere(std::function<void()> task) override { task(); }
+  void PostLater(nanoseconds delay, std::function<void()> task) override {
+    later_.emplace(clock_->Now() + delay, std::move(task));
+  }
+  std::shared_ptr<void> Keep() override { return nullptr; }
+  absl::Status MakeHere(const JobPlan&) override { return absl::UnknownError("not here"); }
+  void SealHere(const SealCall&, std::function<void(absl::StatusOr<SealAnswer>)>) override {}
+  void AdoptHere(const JobPlan&, std::function<void(absl::Status)>) override {}
+  void GrowHere(const JobPlan&, std::function<void(absl::Status)>) override {}
+  absl::Status SaveHere(const JobPlan&) override { return absl::UnknownError("not here"); }
+  std::shared_ptr<RoundEngine> EngineOf(uint64_t) override { return nullptr; }
+  void ReleaseHere(uint64_t) override {}
+  void ReleaseEnded() override {}
+  void ForgetHere(uint64_t) override {}
+  const JobPlan* Resting(const QualifiedName&) const override { return nullptr; }
+  absl::Status HeldAtRest(const JobPlan&) const override { return absl::OkStatus(); }
+  void RestsNoMore(const QualifiedName&) override {}
+
+ private:
+  FakeClock* const clock_;
+  std::multimap<nanoseconds, std::function<void()>> later_;
+};
+
+// Attaches of a world's first trainer, whose other trainer never comes.
+class HomeTimersTest : public ::testing::Test {
+ protected:
+  static DirectoryConfig Config() {
+    DirectoryConfig config;
+    config.servers = {{0, "here"}};
+    config.attach_timeout = std::chrono::hours(24);
+    return config;
+  }
+  void Attach(const std::string& name, nanoseconds wait) {
+    AttachCall call = HomeCall(0, kFirst);
+    call.spec.name = name;
+    call.wait = std::chrono::duration_cast<milliseconds>(wait);
+    call.resume = Resume::kNever;
+    homes_.Attach(call, [this, name](const absl::StatusOr<AttachResult>& result) {
+      answers_[name].push_back({clock_.Now(), ReasonOf(result.status())});
+    });
+  }
+  void HangUp(const std::string& name) { homes_.HangUp({.name = name}, 0, 0); }
+
+  struct Answer {
+    nanoseconds at;
+    Reason reason;
+  };
+  FakeClock clock_{seconds(1000)};
+  WaitingHost host_{&clock_};
+  const DirectoryConfig config_ = Config();
+  HomeJobs homes_{config_, &clock_, /*peers=*/nullptr, &host_, nullptr};
+  std::map<std::string, std::vector<Answer>> answers_;
+};
+
+// About 27 doublings from a millisecond to a day, four wake-ups in each.
+constexpr size_t kWakesMax = 128;
+
+TEST_F(HomeTimersTest, AFloodOfAttachesThatHangUpLeavesFewTimers) {
+  for (int i = 0; i < 20'000; ++i) {
+    const std::string name = std::to_string(i);
+    Attach(name, std::chrono::hours(24) - seconds(4 * i));  // Each ends before the last one.
+    HangUp(name);
+    ASSERT_EQ(homes_.Find({.name = name}), nullptr);
+    ASSERT_LE(host_.pending(), kWakesMax) << i;
+    if (i % 10 == 0) host_.Pass(milliseconds(3));
+  }
+  host_.Pass(std::chrono::hours(24));
+  EXPECT_EQ(host_.pending(), 0u);
+  EXPECT_TRUE(answers_.empty());
+}
+
+TEST_F(HomeTimersTest, EveryAttachThatStaysWaitsItsTimeAndNoLonger) {
+  const nanoseconds begin = clock_.Now();
+  std::map<std::string, nanoseconds> ends;
+  for (int i = 0; i < 60; ++i) {
+    const std::string name = std::to_string(i);
+    const nanoseconds wait = milliseconds(1 + 7919 * ((i * 37) % 60));
+    Attach(name, wait);
+    ends[name] = begin + wait;
+  }
+  // Another job of a name does not inherit the wait of the first.
+  HangUp("7");
+  Attach("7", seconds(900));
+  ends["7"] = begin + seconds(900);
+  host_.Pass(std::chrono::hours(1));
+  for (const auto& [name, end] : ends) {
+    ASSERT_EQ(answers_[name].size(), 1u) << name;
+    EXPECT_EQ(answers_[name][0].reason, Reason::kAttachTimeout);
+    EXPECT_EQ(answers_[name][0].at, end) << name;
+  }
+  EXPECT_EQ(host_.pending(), 0u);
+}
+
+TEST(HomeWaitsTest, AnAttachWaitsNoLongerThanTheServersTimeOut) {
+  const home::Rules rules = TestRules();
+  for (const auto& [asked, granted] :
+       {std::pair{milliseconds(0), seconds(600)}, std::pair{milliseconds(5000), seconds(5)},
+        std::pair{milliseconds(86'400'000), seconds(600)}}) {
+    AttachCall call = HomeCall(0, kFirst);
+    call.wait = asked;
+    HomeRig rig(HomeJob::New(&rules, call));
+    EXPECT_EQ(One<home::Arm>(rig.Attach(call)).after, granted);
+    EXPECT_EQ(rules.WaitOf(call), granted);
+  }
+}
+
+// --- Trainers that never come -------------------------------------------------------------------
+
+const home::Rules kWaitRules = TestRules();
+
+TEST(HomeWaitsTest, AJobWhoseTrainersOpenNoStreamInTimeRests) {
+  HomeRig rig = HomeRig::Running(&kWaitRules);
+  const home::FailJob end = One<home::FailJob>(rig.FeedDue(home::EpochDueInput{1, true}));
+  EXPECT_TRUE(end.unless_opened);
+  EXPECT_EQ(end.job, rig.job().plan().job);
+  EXPECT_EQ(ReasonOf(end.status), Reason::kJobFinished);
+  EXPECT_THAT(std::string(end.status.message()), HasSubstr("within 700 s of taking its seat"));
+  EXPECT_EQ(rig.stage(), HomeJob::Stage::kRunning) << "only its engine knows of streams";
+}
+
+// Those for trainers.
+std::vector<home::Arm> WaitsForTrainers(const home::Effects& effects) {
+  std::vector<home::Arm> arms = All<home::Arm>(effects);
+  std::erase_if(arms, [](const home::Arm& arm) {
+    const auto* const due = std::get_if<home::EpochDueInput>(&arm.due);
+    return due == nullptr || !due->trainers;
+  });
+  return arms;
+}
+
+TEST(HomeWaitsTest, TheTimeForAStreamBeginsWhenADurableJobIsMadeOrWoken) {
+  for (const auto durability : {Durability::kProcess, Durability::kNone}) {
+    AttachCall zero = HomeCall(0, kFirst), one = HomeCall(1, kFirst + 1);
+    zero.spec.durability = one.spec.durability = durability;
+    HomeRig made(HomeJob::New(&kWaitRules, zero));
+    for (const AttachCall& call : {zero, one}) made.Attach(call);
+    home::Effects last;
+    for (const uint32_t server : {0u, 1u}) last = made.Feed(home::MadeInput{server, {}});
+    if (Has<home::SaveRecord>(last)) last = made.Feed(home::SavedInput{absl::OkStatus()});
+    ASSERT_EQ(made.stage(), HomeJob::Stage::kRunning);
+    ASSERT_EQ(WaitsForTrainers(last).size(), durability == Durability::kNone ? 0u : 1u);
+  }
+  HomeRig woken(HomeJob::Woken(&kWaitRules, HomeRig::Running(&kWaitRules).job().plan()));
+  woken.Attach(HomeCall(1, kSecond));
+  woken.Feed(home::StartInput{});
+  woken.Feed(home::MadeInput{0, absl::OkStatus()});
+  const std::vector<home::Arm> awake =
+      WaitsForTrainers(woken.Feed(home::MadeInput{1, absl::OkStatus()}));
+  ASSERT_EQ(awake.size(), 1u);
+  EXPECT_EQ(awake[0].after, kWaitRules.trainerless);
+}
+
+TEST(HomeWaitsTest, ATrainerThatTakesASeatMeanwhileHasTheWholeTime) {
+  HomeRig rig = HomeRig::Running(&kWaitRules);
+  rig.Attach(HomeCall(1, kSecond));
+  rig.Seen(1, /*open=*/false);
+  ASSERT_EQ(rig.stage(), HomeJob::Stage::kSealing);
+  for (const bool changed : {false, true}) {
+    if (changed) rig.Change(2);
+    const home::Effects effects = rig.FeedDue(home::EpochDueInput{1, true});
+    EXPECT_FALSE(Has<home::FailJob>(effects));
+    const home::Due again = One<home::Arm>(effects).due;
+    EXPECT_EQ(std::get<home::EpochDueInput>(again).epoch, changed ? 2u : 1u);
+  }
+  EXPECT_TRUE(Has<home::FailJob>(rig.FeedDue(home::EpochDueInput{2, true})));
+}
+
+TEST(HeardBoxTest, OfEachProcessOnlyTheNewestWordWaits) {
+  HeardBox box;
+  const Member zero{0, 100, ""};
+  EXPECT_TRUE(box.Put({7, zero, Doing{.bucket = 1}}));
+  for (uint32_t i = 2; i <= 1000; ++i) EXPECT_FALSE(box.Put({7, zero, Doing{.bucket = i}}));
+  EXPECT_FALSE(box.Put({7, {0, 101, ""}, Doing{.bucket = 3}}));
+  EXPECT_FALSE(box.Put({8, zero, Doing{.bucket = 4}}));
+  const std::vector<HeardBox::Word> words = box.Take();
+  ASSERT_EQ(words.size(), 3u);
+  EXPECT_EQ(words[0].doing.bucket, 1000u);
+  EXPECT_EQ(words[1].rank.incarnation, 101u);
+  EXPECT_EQ(words[2].job, 8u);
+  EXPECT_TRUE(box.Put({7, zero, Doing{}}));
+}
+
+}  // namespace
+}  // namespace ballast::server::testing
