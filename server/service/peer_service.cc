@@ -191,7 +191,7 @@ void RestoreJob(const DirectoryHolder& holder, const Call& call, const grpc::Byt
   });
 }
 
-void ExportShard(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffer& bytes) {
+void ExportHere(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffer& bytes) {
   v1::PeerExport message;
   const auto door = Take(holder, call, bytes, &message);
   if (door == nullptr) return;
@@ -243,7 +243,7 @@ void AddPeerMethods(GenericServer* server, const DirectoryHolder* directory,
   add(method::kPeerWhichRest, WhichRest);
   add(method::kPeerSnapshot, Snapshot);
   add(method::kPeerRestoreJob, RestoreJob);
-  add(method::kPeerExport, ExportShard);
+  add(method::kPeerExport, ExportHere);
   add(method::kPeerImportJob, ImportJob);
   const auto add_gated = [&add, gate = self.gate](const char* method, auto handler) {
     add(method, [gate, handler](const DirectoryHolder& holder, const Call& call,
