@@ -78,7 +78,7 @@ ELSEWHERE = {
     "ballast_handshake_failures_total": (
         "tests/e2e/test_handshakes.py", "test_a_failed_handshake_is_counted_by_its_cause"),
     "ballast_listener_accepts": (
-        "tests/server/net/listener_probe_test.cc", "APortThatNeverSpeaksDoesNotAccept"),
+        "tests/server/main/listener_probe_test.cc", "APortThatNeverSpeaksDoesNotAccept"),
 }
 # Of an event that may or may not happen here, and has its own test.
 EVENTS = {

@@ -10,6 +10,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
+#include "server/round/job_plan.h"
 #include "tests/server/directory/durable_plans.h"
 #include "tests/server/directory/power_cut.h"
 
