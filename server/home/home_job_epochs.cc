@@ -82,9 +82,11 @@ void HomeJob::OnSealFailed(uint32_t server, const absl::Status& status, Turn* tu
 
 void HomeJob::OnEpochDue(const home::EpochDueInput& input, Turn* turn) {
   if (input.trainers) {
-    const bool since = stage_ != Stage::kRunning || input.epoch != plan_.epoch.epoch;
-    // A trainer that took its seat meanwhile has the whole time, too.
-    if (since) return seating_.AwaitTrainers(plan_, turn->effects);
+    // Trainers of a new epoch have the whole time, too. A world that begins again may wait longer
+    // for its newcomers than a trainer may take to open its stream.
+    const bool later = stage_ != Stage::kRunning || input.epoch != plan_.epoch.epoch ||
+                       seating_.room()->occupied();
+    if (later) return seating_.AwaitTrainers(plan_, turn->effects);
     const absl::Status status = home::NoTrainerCame(plan_, rules_->trainerless);
     return turn->Do(home::FailJob{plan_.job, status, /*unless_opened=*/true});
   }

@@ -42,6 +42,8 @@ class WaitingRoom {
   // A member of the epoch asks again.
   void WaitAsMember(uint32_t slot, const Waiter& waiter, home::Effects* effects);
 
+  // Whether any process waits for a seat.
+  bool occupied() const { return !waiting_.empty(); }
   // The process that asks for `slot`, or null.
   const Waiter* Find(uint32_t slot) const;
   // No process holds the slot that its waiter asks for.

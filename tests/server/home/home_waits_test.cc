@@ -164,6 +164,14 @@ std::vector<home::Arm> WaitsForTrainers(const home::Effects& effects) {
   return arms;
 }
 
+TEST(HomeWaitsTest, WhileAProcessWaitsForASeatTheJobDoesNotRest) {
+  HomeRig rig = HomeRig::Running(&kWaitRules);
+  rig.Attach(HomeCall(1, kFirst + 7));
+  const home::Effects due = rig.FeedDue(home::EpochDueInput{1, true});
+  EXPECT_FALSE(Has<home::FailJob>(due));
+  EXPECT_EQ(WaitsForTrainers(due).size(), 1u);
+}
+
 TEST(HomeWaitsTest, TheTimeForAStreamBeginsWhenADurableJobIsMadeOrWoken) {
   for (const auto durability : {Durability::kProcess, Durability::kNone}) {
     AttachCall zero = HomeCall(0, kFirst), one = HomeCall(1, kFirst + 1);
