@@ -19,7 +19,7 @@ class LogQueue {
   // while the log is being closed.
   struct Task {
     std::function<absl::Status()> run;
-    bool after_end;
+    bool after_end = false;
   };
 
   // Whether the caller has to start running tasks: all earlier ones have run.
@@ -48,7 +48,9 @@ class LogQueue {
   }
 
   void Pop() {
+    Task done;  // As in Front.
     MutexLock lock(&mu_);
+    done = std::move(tasks_.front());
     tasks_.pop_front();
   }
 

@@ -356,7 +356,12 @@ absl::Status RoundDriver::CommitGrown(const Growth& growth) {
       TakeGrown(grown, growth.window_extents,
                 JobStorage::MakeRoundLog(std::move(storage), fsm_.round() - 1, deps_.executors,
                                          state_.placement->image_threads()));
-  growth.files.drop_old(grown);
+  // The old files are of the layout before the record's, and this process still logs to them.
+  if (taken.ok()) {
+    growth.files.drop_old(grown);
+  } else {
+    StorageFailed(taken);
+  }
   return taken;
 }
 

@@ -63,13 +63,6 @@ absl::Status NvmeTier::Widen(size_t bytes) {
   return absl::OkStatus();
 }
 
-void NvmeTier::Connect(ImageIo* io, Wrap wrap, std::function<void(absl::Status)> failed) {
-  io_ = io;
-  wrap_ = std::move(wrap);
-  failed_ = std::move(failed);
-  if (io_ == nullptr) Break(absl::CancelledError("the tier is closed"));
-}
-
 absl::Status NvmeTier::AddExtent(uint32_t extent, uint32_t elements) {
   const uint64_t bytes = DramExtentBytes(elements, options_.shape);
   if (bytes > buffer_bytes_) {

@@ -17,6 +17,7 @@
 #include <list>
 #include <memory>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -52,7 +53,14 @@ class NvmeTier final : public Tier {
   // Where images are, before the first Acquire, and again when a job has got new files. `io` is
   // used until the next call (null: no more) and must not be busy for this tier then. `failed`
   // gets errors of writes and flushes without a callback.
-  void Connect(ImageIo* io, Wrap wrap, std::function<void(absl::Status)> failed);
+  void Connect(ImageIo* io, Wrap wrap, std::function<void(absl::Status)> failed) {
+    io_ = io;
+    wrap_ = std::move(wrap);
+    failed_ = std::move(failed);
+    if (io_ != nullptr) return;
+    flush_waiting_.clear();  // None begins any more, and WhenQuiet would wait for them.
+    Break(absl::CancelledError("the tier is closed"));
+  }
 
   // One that is larger than all before gets larger buffers for all, between rounds: while an extent
   // is acquired, or something under way, it is refused.
