@@ -85,26 +85,26 @@ ROOMS = {
     "server/reduce": Room(("common/base", "common/tensor", "server/simd"), banned=KERNEL_BANS),
     # server/durability: an extent on NVMe lives in the images that its checkpoint would go to.
     "server/tier": Room(
-        COMMON + ("server/simd", "server/optim", "server/durability"), ("absl/", "libaio.h")),
+        COMMON + ("server/durability",)),
     "server/state": Room(
-        COMMON + ("server/simd", "server/optim", "server/durability", "server/tier")),
+        COMMON + ("server/optim", "server/tier")),
     "server/durability": Room(COMMON),
     "server/meta": Room(COMMON, ("absl/", "rocksdb/")),
     # server/simd: only the type Isa, which is chosen once and handed down to the kernels.
     "server/round": Room(COMMON + (
-        "server/state", "server/optim", "server/simd", "server/tier", "server/durability")),
+        "server/state", "server/optim", "server/tier", "server/durability")),
     "server/extents": Room(COMMON + (
-        "server/round", "server/state", "server/reduce", "server/tier", "server/durability")),
+        "server/round", "server/reduce", "server/tier", "server/durability")),
     "server/recovery": Room(COMMON + (
         "server/round", "server/state", "server/optim", "server/simd", "server/tier",
         "server/durability")),
     "server/engine": Room(COMMON + (
-        "server/recovery", "server/extents", "server/round", "server/state", "server/reduce",
-        "server/optim", "server/simd", "server/tier", "server/durability")),
+        "server/recovery", "server/extents", "server/round", "server/optim", "server/simd",
+        "server/tier", "server/durability")),
     # server/recovery: a snapshot is taken out of a log and images.
     "server/snapshot": Room(COMMON + ("server/recovery", "server/round", "server/durability")),
     "server/exchange": Room(COMMON + (
-        SAFETENSORS, "server/snapshot", "server/round", "server/durability", "server/optim",
+        SAFETENSORS, "server/snapshot", "server/durability", "server/optim",
         "server/simd"), ("absl/", "zlib.h")),
     "server/quota": Room(("common/base",)),
     # server/quota: the limits that a quota file says, as plain values.
@@ -114,12 +114,12 @@ ROOMS = {
         "server/engine", "server/recovery", "server/round", "server/quota", "server/snapshot",
         "server/exchange", "server/durability", "server/meta")),
     "server/operator": Room(COMMON + (
-        "server/jobs", "server/engine", "server/recovery", "server/round", "server/snapshot",
+        "server/jobs", "server/recovery", "server/round", "server/snapshot",
         "server/exchange", "server/durability")),
     "server/home": Room(COMMON + (
-        "server/jobs", "server/engine", "server/round", "server/quota")),
+        "server/jobs", "server/round", "server/quota")),
     "server/directory": Room(COMMON + (
-        "server/home", "server/operator", "server/jobs", "server/engine", "server/round",
+        "server/home", "server/operator", "server/jobs", "server/round",
         "server/quota")),
     "server/security": Room(("common/base", "common/metrics", "common/security")),
     # server/net: one accept loop for both ports.
@@ -132,15 +132,14 @@ ROOMS = {
         COMMON + ("server/net", "server/security", TLS, WIRE, CONFIG, "proto/convert"),
         ("absl/",) + GRPC + PROTOBUF),
     "server/convert": Room(
-        COMMON + ("server/directory", "server/operator", "server/jobs", "server/engine",
-                  "server/round", "server/quota", WIRE, "proto/convert")),
+        COMMON + ("server/operator", "server/jobs", "server/round", "server/quota", WIRE,
+                  "proto/convert")),
     "server/peer": Room(
         COMMON + ("server/rpc", "server/convert", "server/jobs", "server/security", WIRE,
                   "proto/convert"), ("absl/",) + GRPC),
     "server/service": Room(
         COMMON + ("server/rpc", "server/convert", "server/peer", "server/directory",
-                  "server/operator", "server/jobs", "server/engine", "server/round",
-                  "server/quota", "server/security", "server/host", WIRE, "proto/convert"),
+                  "server/round", "server/security", "server/host", WIRE, "proto/convert"),
         ("absl/",) + GRPC),
     "server/status": Room(("common/base", WIRE), ("absl/",) + PROTOBUF),
     "server": Room(
@@ -158,11 +157,11 @@ ROOMS = {
         COMMON + (WIRE, "proto/convert", PUBLIC_CLIENT, "client/device", "client/cpp/transport"),
         ("absl/",)),
     "client/cpp/session": Room(
-        COMMON + (WIRE, "proto/convert", PUBLIC_CLIENT, "client/device", "client/cpp/transport",
-                  "client/cpp/job"), ("absl/",) + PROTOBUF),
+        COMMON + (WIRE, "proto/convert", PUBLIC_CLIENT, "client/cpp/transport",
+                  "client/cpp/job"), ("absl/",)),
     "client/cpp/attach": Room(
-        COMMON + (WIRE, "proto/convert", PUBLIC_CLIENT, "client/device", "client/cpp/transport",
-                  "client/cpp/job", "client/cpp/session"), ("absl/",) + GRPC + PROTOBUF),
+        COMMON + (WIRE, "proto/convert", PUBLIC_CLIENT, "client/cpp/transport",
+                  "client/cpp/job", "client/cpp/session"), ("absl/",)),
     "client/python": Room(
         (PUBLIC_CLIENT, "client/aio", "client/collective", "client/device", "common/base",
          "common/io", "common/tensor", SAFETENSORS),
@@ -183,7 +182,8 @@ PURE_CORE = (
     "server/home/home_errors.", "server/home/home_growth.", "server/home/home_job.",
     "server/home/home_job_epochs.", "server/home/home_types.",
     "server/home/seating.", "server/home/waiting_room.", "server/quota/amounts.",
-    "server/quota/tenant_ledger.", "server/round/round_fsm.")
+    "server/quota/tenant_ledger.", "server/round/contributor_table.", "server/round/round_begins.",
+    "server/round/round_fsm.", "server/round/round_fsm_state.")
 PURE_BANS = (
     "thread", "mutex", "shared_mutex", "atomic", "condition_variable", "future", "random",
     "fstream", "iostream", "ctime", "time.h", "unistd.h", "fcntl.h", "sys/", "unordered_map",

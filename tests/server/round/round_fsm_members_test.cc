@@ -32,7 +32,7 @@ JobPlan NextEpoch(const JobPlan& plan, const std::vector<uint32_t>& slots, uint6
     const Member* const before = plan.epoch.Find(slot);
     next.epoch.members.push_back({slot, before != nullptr ? before->incarnation : 900 + slot});
   }
-  next.epoch.contributors = AllContribute(next.epoch.members, 1);
+  next.epoch.contributors = AllContribute(next.epoch.members, plan.spec.group_count);
   return next;
 }
 
