@@ -109,7 +109,8 @@ absl::StatusOr<JobPlan> EpochChange::NextPlan(const SeatChanges& changes) const 
   const uint64_t start = epoch.start_round;
   const bool may_lose_init = start == 1 || start == plan_.grown_round;
   epoch.members = NextMembers(changes, init_missing || may_lose_init);
-  // A newcomer asks for no more than are there, or the trainers that are would have to stop.
+  // A newcomer cannot raise the minimum above the present world, or the present trainers would have
+  // to stop.
   if (changes.min_world != 0) epoch.min_world = std::min(changes.min_world, epoch.world());
   epoch.contributors = NextContributors(plan_.spec, epoch.members);
   const Member& lead = epoch.members.front();

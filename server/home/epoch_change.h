@@ -50,7 +50,7 @@ struct Gathering {
 struct WorldGrant {
   uint32_t wanted = 0;
   uint32_t granted = 0;  // by every server; at most `wanted`
-  absl::Status refusal;  // why that is less: OVER_QUOTA; OK: a server has no memory for more
+  absl::Status refusal;  // why not more: OVER_QUOTA; OK: a server lacks the memory
 };
 
 class EpochChange {
@@ -63,7 +63,7 @@ class EpochChange {
   void OnSealed(uint32_t server, const SealAnswer& answer) { answers_.emplace(server, answer); }
   bool AllSealed() const { return answers_.size() == plan_.servers.size(); }
 
-  // What the servers that have answered grant.
+  // The grant of the servers heard so far.
   WorldGrant Grant() const;
 
   // The plan of the next epoch: `changes` are made, all other seats stay as they are. A newcomer

@@ -1,4 +1,4 @@
-// What the home says to trainers that get no seat: the texts, in one place.
+// Error messages of the home for trainers that get no seat, in one place.
 // Comes from: HomeJob, HomeJobs. Goes to: trainers. Thread safety: pure functions.
 #pragma once
 
@@ -22,16 +22,16 @@ absl::Status AttachTimedOut(const std::string& job, const std::vector<uint32_t>&
 // Likewise of one that begins again, to the process in `slot`.
 absl::Status GatheredInVain(const std::string& job, uint32_t slot, const Gathering& gathering);
 // FAILED_PRECONDITION SPEC_MISMATCH: the call describes another job than `spec`, as `difference`
-// says, or, with an empty one, asks for a seat that is none.
+// says, or, with an empty one, names a seat outside the job.
 absl::Status NoSuchSeat(const AttachCall& call, const JobSpec& spec, const std::string& difference);
 // Likewise to a process that asked before the job grew to `spec`.
 absl::Status GrownSince(const JobSpec& spec, uint32_t slot);
-// ALREADY_EXISTS SLOT_TAKEN: a process that is alive holds the seat.
+// ALREADY_EXISTS SLOT_TAKEN: a live process holds the seat.
 absl::Status SeatHeld(const std::string& job, uint32_t slot);
 // RESOURCE_EXHAUSTED to a trainer that the next epoch has no room for: `grant.refusal`, or
 // OVER_BUDGET: some server has memory for `grant.granted` trainers only.
 absl::Status NoRoomFor(const std::string& job, uint32_t slot, const WorldGrant& grant);
-// FAILED_PRECONDITION WRONG_INCARNATION to a member that has lost its seat.
+// FAILED_PRECONDITION WRONG_INCARNATION to a member without its former seat.
 absl::Status SeatLost(const std::string& job, uint32_t slot);
 // UNAVAILABLE RECOVERING: the job has ended, and another call will wake it.
 absl::Status JustRested(const std::string& job, uint32_t slot);
@@ -52,8 +52,8 @@ absl::Status TooManyPending(const std::string& job, const std::string& tenant, s
 absl::Status NoDurableJob(uint32_t self, uint64_t job);
 // UNAVAILABLE SERVER_LOST.
 absl::Status ServerLost(uint32_t server, const std::string& why);
-// What an error of `server` on a seal means. Only the home writes epochs, so a server in a later
-// epoch than that of `plan` knows more than the disk of the home, server `self`: DATA_LOSS
+// The error to report when `server` refuses a seal. Only the home writes epochs, so a server in a
+// later epoch than that of `plan` knows more than the disk of the home, server `self`: DATA_LOSS
 // STATE_LOST. Any other status as it is.
 absl::Status SealError(const JobPlan& plan, uint32_t self, uint32_t server,
                        const absl::Status& status);

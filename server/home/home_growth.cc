@@ -43,7 +43,7 @@ absl::StatusOr<JobPlan> GrownPlan(JobPlan plan, JobSpec spec, uint64_t round) {
   return plan;
 }
 
-// Whether the call asks for what was added last: its answer was lost on the way.
+// Whether the call repeats the latest growth: the first answer was lost on the way.
 bool AlreadyGrown(const JobPlan& plan, const ExtendCall& call) {
   const auto& tensors = plan.spec.tensors;
   const auto& groups = plan.spec.policy.schedule_group;
@@ -67,7 +67,7 @@ absl::Status Disagrees(const JobPlan& plan, const ExtendCall& call, const std::s
 
 }  // namespace
 
-// --- What slots ask for -------------------------------------------------------------------------
+// --- Requests of slots ---------------------------------------------------------------------------
 
 absl::Status HomeGrowth::Ask(const home::ExtendInput& input, const JobPlan& plan, bool changes,
                              bool* fatal, home::Effects* effects) {
@@ -145,7 +145,7 @@ absl::Status HomeGrowth::SpecOf(const ExtendCall& call, const JobPlan& plan, Job
 }
 
 absl::Status HomeGrowth::Wish(const ExtendCall& call, const JobPlan& plan) {
-  // Wishes of processes that have lost their seats since count for nothing.
+  // Requests of processes without a seat are dropped.
   std::erase_if(wishes_, [&plan](const auto& wish) {
     return !plan.epoch.Holds(wish.first, wish.second.incarnation);
   });
@@ -195,7 +195,7 @@ void HomeGrowth::FailWaiting(const absl::Status& status, home::Effects* effects)
   }
 }
 
-// --- What servers do ----------------------------------------------------------------------------
+// --- Orders to servers ---------------------------------------------------------------------------
 
 void HomeGrowth::AskServers(const JobPlan& plan, const std::vector<uint32_t>& servers,
                             home::Effects* effects) {

@@ -40,7 +40,7 @@ class HomeGrowth {
   absl::Status Ask(const home::ExtendInput& input, const JobPlan& plan, bool changes, bool* fatal,
                    home::Effects* effects);
 
-  // An answer to GrowAt. `plan` becomes the grown one where that is due. Returns whether the
+  // An answer to GrowAt. `plan` becomes the grown one once all servers have it. Returns whether the
   // growth is over, well or not, and every slot has its answer.
   bool OnGrown(const home::GrownInput& input, JobPlan* plan, home::Effects* effects);
 
@@ -49,8 +49,7 @@ class HomeGrowth {
   // The time of GrowDueInput. Returns as OnGrown.
   bool OnDue(const home::GrowDueInput& due, JobPlan* plan, home::Effects* effects);
 
-  // Answers every slot that waits with `status`, and asks none of them again. What servers are
-  // doing continues.
+  // Answers every waiting slot with `status` and drops its request. The servers finish their part.
   void FailWaiting(const absl::Status& status, home::Effects* effects);
   // Drops the wishes of slots that no answer was given to.
   void DropWishes() { wishes_.clear(); }
@@ -74,7 +73,7 @@ class HomeGrowth {
   Phase phase_ = Phase::kNone;
   std::map<uint32_t, ExtendCall> wishes_;     // by slot
   std::map<uint32_t, home::Ticket> waiting_;  // by slot
-  JobPlan grown_;                             // kRoom and kRecord: what the servers are asked for
+  JobPlan grown_;                             // kRoom and kRecord: the order to the servers
   uint64_t attempt_ = 0;
   home::Tally tally_;
 };

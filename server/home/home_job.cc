@@ -102,7 +102,7 @@ const std::vector<HomeJob::Row>& HomeJob::Table() {
       On<&H::OnEpochDue>({kRunning, kSealing, kAdopting}),
 
       On<&H::OnExtend>({kRunning, kSealing, kAdopting, kEnded}),
-      // Peers still hear of the growth of a job that has ended.
+      // Peers still have to learn of the growth after the job's end.
       On<&H::OnGrown>({kRunning, kSealing, kAdopting, kEnded}),
       On<&H::OnGrowDue>({kRunning, kSealing, kAdopting, kEnded}),
 
@@ -161,7 +161,7 @@ void HomeJob::OnStart(const home::StartInput&, Turn* turn) {
   if (growth_.Resume(plan_, turn->effects)) ChangeIfDue(turn);
 }
 
-// --- What is known of it ------------------------------------------------------------------------
+// --- Queries -------------------------------------------------------------------------------------
 
 bool HomeJob::made() const {
   return stage_ == Stage::kRunning || stage_ == Stage::kSealing || stage_ == Stage::kAdopting ||
@@ -373,7 +373,7 @@ void HomeJob::OnEnded(const home::EndedInput& input, Turn* turn) {
 // Seats of a durable job are waited for; its servers come back.
 void HomeJob::OnPeerLost(const home::PeerLostInput& input, Turn* turn) {
   if (made() && IsDurable(plan_)) return;
-  // One that was added to the cluster after this job was made.
+  // A server added to the cluster after this job was made.
   const std::vector<uint32_t>& servers = plan_.servers.empty() ? rules_->servers : plan_.servers;
   if (!std::binary_search(servers.begin(), servers.end(), input.server)) return;
   FailWaiting(home::ServerLost(input.server, input.why), turn);

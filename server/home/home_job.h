@@ -8,13 +8,13 @@
 //   ATTACHING -slots disagree-> REFUSED -each slot has heard so-> OVER
 //   RUNNING | SEALING | ADOPTING -the job ends at the home-> ENDED
 //
-// A process attaches to a job that is not there yet: its slots meet in ATTACHING, and the servers
-// make the job (MAKING). A job that rests on disk is opened again by the first process that asks
-// (WAKING). Seats change hands between two epochs: every server seals the old epoch and says where
-// it stands (SEALING, EpochChange), then the home adopts the next record, which makes it final, and
-// the peers follow (ADOPTING). A server that is away is asked again until it answers, also after a
-// restart of the home. Beside this the job may grow (HomeGrowth). Seating says which process gets
-// which seat.
+// A process attaches to an unknown job: its slots meet in ATTACHING, and the servers make the job
+// (MAKING). A job that rests on disk is opened again by the first process that asks (WAKING). Seats
+// change hands between two epochs: every server seals the old epoch and says where it stands
+// (SEALING, EpochChange), then the home adopts the next record, which makes it final, and the peers
+// follow (ADOPTING). An unreachable server is asked again until it answers, also after a restart of
+// the home: an epoch is complete only when every server has it. Independently of this the job may
+// grow (HomeGrowth). Seating says which process gets which seat.
 //
 // Comes from: HomeJobs, the driver. Goes to: HomeJobs, as effects.
 // Thread safety: thread-compatible; owned by the directory's strand.
@@ -72,8 +72,8 @@ class HomeJob {
   // The job was brought back from disk, and some server has not said yet whether it runs the job or
   // has seen its end.
   bool unconfirmed() const { return unconfirmed_; }
-  // Whether the call belongs to a new attempt under the name of a job that was refused: the driver
-  // forgets this object first.
+  // Whether the call belongs to a new attempt under the name of a refused job: the driver forgets
+  // this object first.
   bool StartsAnew(const AttachCall& call) const;
 
   // A world that comes together, for the first time or again.
@@ -128,8 +128,8 @@ class HomeJob {
 
   // The world can never be complete: every slot learns `why` once.
   void RefuseWorld(uint32_t slot, const absl::Status& why, Turn* turn);
-  // Asks every server to make the job, or to open it again. The home first: peers are asked only
-  // for what the home itself has.
+  // Asks every server to make the job, or to open it again. The home comes first: with its record
+  // on disk, a crash cannot leave peers with shares of a job unknown to the home.
   void AskToMake(Turn* turn);
   void MadeEverywhere(const absl::Status& status, Turn* turn);
   void AwakeEverywhere(const absl::Status& status, Turn* turn);
@@ -149,7 +149,7 @@ class HomeJob {
   JobPlan plan_;
   std::optional<AttachBarrier> barrier_;  // of a new job
   absl::Status refusal_;                  // kRefused: the answer to each slot
-  std::set<uint32_t> told_;               // slots that have heard it
+  std::set<uint32_t> told_;               // slots with an answer
   home::Tally tally_;                     // servers that make, wake or adopt
   Seating seating_;
   HomeGrowth growth_;

@@ -47,7 +47,7 @@ void HomeJob::ChangeIfDue(Turn* turn) {
 }
 
 void HomeJob::OnSealed(const home::SealedInput& input, Turn* turn) {
-  // Of a change that was given up, which may have wanted another world.
+  // An answer to an abandoned change, possibly for another world.
   if (input.change != changes_) return;
   if (!input.answer.ok()) {
     const absl::Status& status = input.answer.status();
@@ -105,7 +105,8 @@ void HomeJob::WriteRecord(Turn* turn) {
   const SeatChanges changes = seating_.TakeChanges(plan_, change_->Grant(), turn->effects);
   absl::StatusOr<JobPlan> next = change_->NextPlan(changes);
   if (!next.ok()) {
-    // Nothing seals again until a trainer comes: room for those that are refused is given back.
+    // No trainer waits for another seal, so this one gives back the room reserved for the refused
+    // trainers.
     const EpochRecord& now = plan_.epoch;
     for (const uint32_t server : plan_.servers) {
       turn->Do(home::SealAt{server, plan_.job, now.epoch, now.world(), changes_});

@@ -121,7 +121,7 @@ home::AttachInput HomeJobs::Ask(const AttachCall& call, const AttachDone& done) 
   return {ticket, call};
 }
 
-// --- What this server knows ---------------------------------------------------------------------
+// --- Jobs known to this server -------------------------------------------------------------------
 
 void HomeJobs::Recover(const JobPlan& plan, bool making) {
   Add(HomeJob::Recovered(&rules_, plan, making));
@@ -210,7 +210,7 @@ HomeJobs::Life HomeJobs::Add(HomeJob job) {
 
 void HomeJobs::Feed(const Life& to, const home::Input& input) {
   const auto it = homes_.find(to.name);
-  if (it == homes_.end() || it->second.life != to.life) return;  // Of a job that is over.
+  if (it == homes_.end() || it->second.life != to.life) return;  // The job is over.
   home::Effects effects;
   it->second.job.Step(clock_->Now(), input, &effects);
   rendezvous_.Follow(it->second.job);

@@ -49,13 +49,13 @@ class HomeHost {
   virtual absl::Status SaveHere(const JobPlan& plan) = 0;
   // The job's engine, or null.
   virtual std::shared_ptr<RoundEngine> EngineOf(uint64_t job) = 0;
-  // Gives back the memory of a job, and of all that have ended; calls HomeJobs::OnReleased.
+  // Gives back the memory of a job, and of all ended ones; calls HomeJobs::OnReleased.
   virtual void ReleaseHere(uint64_t job) = 0;
   virtual void ReleaseEnded() = 0;
   // As ReleaseHere, and removes its files.
   virtual void ForgetHere(uint64_t job) = 0;
 
-  // The plan of a job that is on disk only, or null.
+  // The plan of a job kept on disk only, or null.
   virtual const JobPlan* Resting(const QualifiedName& name) const = 0;
   // Why that job cannot be woken now.
   virtual absl::Status HeldAtRest(const JobPlan& plan) const = 0;
@@ -81,7 +81,7 @@ class HomeJobs {
   void Start();
   void Start(const QualifiedName& name);
 
-  // What this server sees of a job here.
+  // Events of a job at this server.
   void OnSeatFree(const QualifiedName& name, const home::SeatFreeInput& input);
   void OnEnded(const JobPlan& plan, const home::EndedInput& input);
   // Nothing of the job is in memory any more.
@@ -99,8 +99,8 @@ class HomeJobs {
   std::vector<JobStatus> Attaching() const;
 
  private:
-  // Whether a new job of the caller may be under way, after those that have ended are gone. A job
-  // that is woken is not asked: its trainers continue with their state.
+  // Whether the caller may start a new job, after ended ones are removed. Waking a job is always
+  // allowed: its trainers continue with their state.
   absl::Status CheckPlaces(const AttachCall& call);
 
   struct Home {
@@ -117,9 +117,9 @@ class HomeJobs {
   home::AttachInput Ask(const AttachCall& call, const AttachDone& done);
   void Feed(const Life& to, const home::Input& input);
   void FeedAll(const home::Input& input);
-  // Feeds what it is called with on the strand. Any thread.
+  // A callback that posts its argument to the strand. Any thread.
   Feeder Later(const Life& to);
-  // A server has made a job, or has failed to. One that was given up meanwhile is dropped there.
+  // A server has made a job, or has failed to. An abandoned job is dropped there.
   void OnMade(const Life& to, uint32_t server, const JobPlan& plan, const absl::Status& status);
   void DropAtPeer(uint32_t server, uint64_t job);
 

@@ -17,9 +17,9 @@ constexpr std::chrono::seconds kShort{1};
 // How close to its end a wait gets before the host is asked for its very time.
 constexpr std::chrono::milliseconds kClose{4};
 
-// When to look for what ends at `due`: in the second half of the time until then, at a multiple of
-// a power of two of milliseconds that is above a quarter of that time. So of the wake-ups that are
-// under way, at most four are due between any time from now and twice that time.
+// When to wake for a deadline `due`: in the second half of the time until then, at a multiple of a
+// power of two of milliseconds larger than a quarter of that time. Rounding lets deadlines share
+// wake-ups: at most four of the pending ones fall between any time from now and twice that time.
 nanoseconds WakeFor(nanoseconds due, nanoseconds now) {
   if (due - now < kClose) return due;
   nanoseconds step = std::chrono::milliseconds(1);

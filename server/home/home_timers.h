@@ -1,6 +1,6 @@
 // HomeTimers keeps the waits of the jobs of one home, and asks the host for few wake-ups, however
-// many jobs come and go: a wake-up cannot be called off, but what it was for can.
-// Comes from: HomeJobs. Goes to: HomeHost (time), HomeJobs (what is due). Thread safety: on the
+// many jobs come and go: the host cannot cancel a wake-up, but the wait itself can end early.
+// Comes from: HomeJobs. Goes to: HomeHost (time), HomeJobs (waits that end). Thread safety: on the
 // directory's strand.
 #pragma once
 
@@ -35,7 +35,7 @@ class HomeTimers {
   void Drop(const QualifiedName& name);
 
  private:
-  // Asks for a wake-up for what is due first, unless one comes early enough.
+  // Asks for a wake-up for the earliest deadline, unless one comes early enough.
   void Look(std::chrono::nanoseconds now);
   void OnWake(std::chrono::nanoseconds at);
 

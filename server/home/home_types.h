@@ -1,4 +1,4 @@
-// What a job's home hears and does, as plain values: the inputs and effects of HomeJob.
+// Inputs and effects of HomeJob, as plain values.
 // Comes from: HomeJobs (inputs), HomeJob (effects). Goes to: HomeJob, HomeJobs.
 // Thread safety: plain values.
 #pragma once
@@ -44,11 +44,11 @@ struct Rules {
   }
 };
 
-// A call that is to be answered. The driver counts them, from 1 on.
+// A call that waits for an answer. The driver counts them, from 1 on.
 using Ticket = uint64_t;
 
 // --- Inputs -------------------------------------------------------------------------------------
-struct StartInput {};  // the other servers can be reached: what the job's last life left is due
+struct StartInput {};  // other servers are reachable: unfinished work of its last life resumes
 struct AttachInput {
   Ticket ticket = 0;
   AttachCall call;  // valid by ValidateJobSpec
@@ -142,7 +142,7 @@ struct RefuseAttach {
 struct DropCall {  // the caller of an attach hung up: no answer
   Ticket ticket = 0;
 };
-struct GiveSeat {  // the answer to an attach: the plan, and what the slot's last process left
+struct GiveSeat {  // the answer to an attach: the plan, and the slot's last process
   Ticket ticket = 0;
   uint32_t slot = 0;
   JobPlan plan;
@@ -151,8 +151,8 @@ struct AnswerExtend {
   Ticket ticket = 0;
   absl::StatusOr<JobPlan> plan = absl::UnknownError("");
 };
-// The server makes the job, or opens what it has of it (JobPlan::making says which); answer with
-// MadeInput. Of the home itself the answer comes at once: this is the last effect of its step.
+// The server makes the job, or opens its share of it (JobPlan::making says which); answer with
+// MadeInput. The home's own answer comes at once: this is the last effect of its step.
 struct MakeAt {
   uint32_t server = 0;
   JobPlan plan;
@@ -164,7 +164,7 @@ struct SaveRecord {
 struct ExpectSlots {  // trainers are given their seats from now on
   uint64_t job = 0;
 };
-struct DropAt {  // another server forgets a job that was not made
+struct DropAt {  // another server forgets a job after a failed creation
   uint32_t server = 0;
   uint64_t job = 0;
 };
@@ -234,8 +234,8 @@ class Tally {
     missing_ = servers;
     first_error_ = absl::OkStatus();
   }
-  // An answer; of a server that was not asked, or has answered, nothing is taken.
-  // Returns whether this was the last one.
+  // Records an answer. Repeated and unexpected answers are ignored. Returns whether this was the
+  // last one.
   bool Add(uint32_t server, const absl::Status& status) {
     if (std::erase(missing_, server) == 0) return false;
     if (first_error_.ok()) first_error_ = status;

@@ -58,7 +58,7 @@ size_t Pending(const Homes& homes, const std::string& tenant) {
   }));
 }
 
-// Those that have not ended.
+// The number of jobs under way, without ended ones.
 template <typename Homes>
 size_t UnderWay(const Homes& homes) {
   return static_cast<size_t>(std::count_if(homes.begin(), homes.end(), [](const auto& entry) {

@@ -58,9 +58,9 @@ class RendezvousDesk {
   // The job, while it runs.
   const HomeJob* FindRunning(uint64_t job) const;
   rendezvous::RendezvousFsm* FsmOf(const HomeJob& job);
-  // Sees to a timer for what ends first, at most kLookMax ahead. A timer cannot be called off: an
-  // earlier one is set beside it, up to kLooksMax of a job, however many calls wait. Above that the
-  // calls of this job may end late.
+  // Sets a timer for the earliest deadline, at most kLookMax ahead. A timer cannot be cancelled, so
+  // an earlier deadline adds a timer, up to kLooksMax per job, however many calls wait. Above that
+  // the calls of this job may end late.
   void LookInTime(uint64_t job);
   // The timer for `at` has come.
   void OnDue(uint64_t job, std::chrono::nanoseconds at);

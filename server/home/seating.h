@@ -1,10 +1,10 @@
-// Seating: which process gets which seat of a job that was made, as its home sees it.
+// Seating: decides at the home which process gets which seat of a job.
 //
-// A process that asks for a seat waits until the process before it is gone. In a world that
-// is not empty, it then becomes a member of the next epoch. A variable world that is empty does not
-// begin with the process that happens to ask first: its newcomers wait for each other, at most for
-// a lease (docs/decisions/012). Members of a variable world that leave, or whose lease runs out,
-// lose their seats.
+// A process that asks for a seat waits until the seat's earlier process is gone. In an inhabited
+// world it then becomes a member of the next epoch. An empty variable world does not begin with the
+// first process to ask, which would train alone: its newcomers wait for each other, at most for a
+// lease (docs/decisions/012). Members of a variable world that leave, or whose lease runs out, lose
+// their seats.
 //
 // Pure: no thread, clock or I/O. Comes from: HomeJob. Goes to: HomeJob, EpochChange.
 // Thread safety: thread-compatible.
@@ -22,7 +22,7 @@ namespace ballast::server {
 
 class Seating {
  public:
-  // The slots of the job that are taken. A fixed world always counts as inhabited.
+  // The job's taken slots. A fixed world always counts as inhabited.
   enum class World : uint8_t {
     kInhabited,  // newcomers join one by one
     kUnseen,     // the servers have started again, and no trainer was seen yet
@@ -37,9 +37,9 @@ class Seating {
   // Whether newcomers wait for each other.
   bool gathers() const { return world_ != World::kInhabited; }
 
-  // A process that is no member asks for a seat of the job of `plan`. SPEC_MISMATCH if there is no
-  // such seat. With `made` the seat is looked at; else the process is a newcomer at once: while the
-  // job is made or woken there are no streams.
+  // A process without a seat asks for one of the job of `plan`. SPEC_MISMATCH if there is no such
+  // seat. With `made` the seat is checked for a live process; otherwise the process is a newcomer
+  // at once, since no streams are open while the job is made or woken.
   void Ask(const home::AttachInput& input, const JobPlan& plan, bool made,
            std::chrono::nanoseconds now, home::Effects* effects);
   // A member of `epoch` has called.
@@ -49,8 +49,8 @@ class Seating {
               home::Effects* effects);
   // Looks at the seat again, if that process still asks for it.
   void OnDue(const home::SeatDueInput& due, const JobPlan& plan, home::Effects* effects);
-  // A member of a variable world is gone. `next`: the epoch after that of `plan` if that is on
-  // record already, else that of `plan`.
+  // A member of a variable world is gone. `next`: the epoch of `plan`, or its successor if already
+  // on record.
   void OnFree(const home::SeatFreeInput& input, const JobPlan& plan, const EpochRecord& next,
               std::chrono::nanoseconds now, home::Effects* effects);
   // Looks after the seats of newcomers that wait for each other.
@@ -81,7 +81,7 @@ class Seating {
   const home::Rules* rules_;
   WaitingRoom room_;
   World world_;
-  // Members that have left, or whose lease ran out: they lose their seats with the next epoch.
+  // Members whose lease ran out, or that left: they lose their seats with the next epoch.
   std::map<uint32_t, uint64_t> gone_;  // slot -> incarnation
   std::map<uint32_t, uint64_t> left_;  // slot -> incarnation; have said their Leave
 };

@@ -1,7 +1,7 @@
 // WaitingRoom: the attach calls at a job's home that have no answer yet.
 //
-// In `waiting` are processes that ask for a seat; a newcomer is one of them whose seat was seen
-// free, so that the next epoch can give the seat to it. In `members` are processes that hold their
+// In `waiting` are processes that ask for a seat; a newcomer is one of them whose seat was found
+// free, so that it can get the seat in the next epoch. In `members` are processes that hold their
 // seat already and attach again while the epoch changes; they learn of the new one.
 //
 // Pure: no thread, clock or I/O. Comes from: HomeJob. Goes to: HomeJob, as answers.
@@ -27,7 +27,7 @@ struct Waiter {
   uint64_t call = 0;  // AttachCall::call
   uint64_t incarnation = 0;
   std::string identity;  // Member::identity
-  // Of a process that asks for a seat of a job that was made before.
+  // For a process that asks for a seat of an existing job.
   uint32_t world = 1;
   uint32_t min_world = 1;
   std::chrono::nanoseconds until{0};    // when it stops to wait for other slots
@@ -64,13 +64,13 @@ class WaitingRoom {
   // Answers those that wait for a seat: the job has grown to `plan` since, and each of them asked
   // as a process of the smaller job.
   void RefuseUngrown(const JobPlan& plan, home::Effects* effects);
-  // Answers every process whose seat is settled by the epoch of `plan`: those that hold one, and
-  // members that have lost theirs. The others stay. Returns those that got a seat.
+  // Answers every process whose seat is settled by the epoch of `plan`: the holders of its seats,
+  // and former members. The others stay. Returns the processes with a seat.
   std::vector<Member> Settle(const JobPlan& plan, home::Effects* effects);
   // The newcomers, without those to new seats that would make a world larger than `world` of
   // `epoch`: the highest slots stay out.
   std::map<uint32_t, uint64_t> NewcomersWithin(const EpochRecord& epoch, uint32_t world) const;
-  // Refuses the newcomers that are not within what the epoch after that of `plan` may have.
+  // Refuses the newcomers without room in the next epoch, as granted.
   void TurnAway(const JobPlan& plan, const WorldGrant& grant, home::Effects* effects);
 
   // The newcomers as a world that begins again; its time runs from BeginGathering on.

@@ -1,4 +1,4 @@
-// What a trainer asks of a job's home, as plain values.
+// A trainer's attach call to a job's home, as plain values.
 // Comes from: server/service. Goes to: HomeJobs, the doors. Thread safety: plain values.
 #pragma once
 
@@ -16,7 +16,7 @@ namespace ballast::server {
 // Numbers equal ballast.v1.InitMode.
 enum class InitMode : uint8_t { kEqual = 1, kBroadcast = 2 };
 
-// What a used name means. Numbers equal ballast.v1.Resume.
+// How to treat a name in use. Numbers equal ballast.v1.Resume.
 enum class Resume : uint8_t { kNever = 1, kAuto = 2, kMust = 3 };
 
 struct AttachCall {

@@ -11,7 +11,8 @@
 namespace ballast::server {
 namespace {
 
-// Whether what is on disk is the cause. Else memory or a configuration is, and the text says so.
+// Whether the data on disk is the cause. Otherwise memory or configuration is, and the text says
+// so.
 bool IsDamage(const absl::Status& status) {
   if (status.ok() || absl::IsResourceExhausted(status)) return false;
   const Reason reason = ReasonOf(status);

@@ -39,11 +39,10 @@ class DamagedJobs {
   DamagedJobs(const ThisServer* self, const JobStore* store, ServerMetrics* metrics)
       : self_(self), store_(store), metrics_(metrics) {}
 
-  // Where `status` says that what is on disk is the cause: that, as DATA_LOSS STATE_LOST with the
-  // place and the next step; it is logged, and the job is damaged from now on. Any other status as
-  // it is.
+  // If `status` blames the data on disk: logs it, marks the job as damaged and returns DATA_LOSS
+  // STATE_LOST with the place and the next step. Returns any other status unchanged.
   absl::Status Note(const JobPlan& plan, const absl::Status& status);
-  // The job could not be opened for the reason `why`; replaces what was known of it.
+  // The job could not be opened for the reason `why`; replaces an earlier reason.
   void Add(const JobPlan& plan, const absl::Status& why);
   // This server should have files of the job, as server `other` knows, and has none. Returns
   // DATA_LOSS STATE_LOST with the next step.
@@ -56,14 +55,14 @@ class DamagedJobs {
   // Null: nothing is known to be wrong with it.
   Ref Find(uint64_t job) const;
   Ref Find(const QualifiedName& name) const;
-  // What a trainer gets that asks for a job without an engine: as JobLookup::WhyNot. Of a job that
-  // is lacking NOT_FOUND UNKNOWN_JOB: trainers wait, as a disk may be mounted yet.
+  // The error for a trainer that asks for a job without an engine: as JobLookup::WhyNot. For a
+  // lacking job NOT_FOUND UNKNOWN_JOB: trainers wait, as a disk may be mounted yet.
   absl::Status WhyNot(uint64_t job, const Caller& caller) const;
   // Ascending id.
   std::vector<Ref> All() const;
 
  private:
-  // Logs `why` unless that was said of the job already.
+  // Logs `why` unless it was logged for the job already.
   void Put(uint64_t number, Job job);
   void Count() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

@@ -1,5 +1,5 @@
-// What a job directory is made with, and its parts read: its place in the cluster, the limits of
-// jobs, and where their snapshots go.
+// Parameters of a job directory and its parts: its place in the cluster, the limits of jobs, and
+// the directories of their snapshots.
 // Comes from: server/server.cc. Goes to: JobDirectory::Create, ThisServer.
 // Thread safety: plain values.
 #pragma once
@@ -30,7 +30,7 @@ struct DirectoryConfig {
   uint64_t memory_budget_bytes = 0;
   // Of that for states in memory.
   uint64_t state_budget_bytes = UINT64_MAX;
-  // What jobs that ran before a start may have, if that is more than the budget.
+  // Budget of jobs from before a start, if larger than the regular budget.
   uint64_t machine_memory_bytes = 0;
   uint32_t window_extents_min = 64;
   std::chrono::milliseconds attach_timeout{600'000};
@@ -38,7 +38,7 @@ struct DirectoryConfig {
   // How long a seat whose process still looks alive may keep a newcomer waiting before the
   // newcomer gets SLOT_TAKEN.
   std::chrono::milliseconds takeover_wait{5'000};
-  // What a trainer may have on the way to this server, for the quotas.
+  // Bytes in flight that a trainer may have at this server, for the quotas.
   uint64_t credit_bytes = 0;
   // Shared with the owner of their file, which replaces the limits while jobs run.
   std::shared_ptr<Quotas> quotas = std::make_shared<Quotas>();

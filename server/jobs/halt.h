@@ -1,5 +1,5 @@
-// Halt: tells work on other threads that it is not wanted any more, and why.
-// Comes from: LongWork (a server that stops, a home that is gone, a job that is dropped). Goes to:
+// Halt: cancels work on other threads, with a reason.
+// Comes from: LongWork (the server stops, the home is lost, or the job is dropped). Goes to:
 // exports, imports, restores and verifications, which ask between two extents.
 // Thread safety: thread-safe.
 #pragma once

@@ -18,8 +18,8 @@ class JobLookup {
   virtual ~JobLookup() = default;
   // Engine of a job, or null. Does not wait for the strand.
   virtual std::shared_ptr<RoundEngine> Find(uint64_t job) const = 0;
-  // What a trainer gets that asks for a job without an engine: NOT_FOUND UNKNOWN_JOB, or why the
-  // job could not be opened here, if it is of the caller's tenant. Does not wait either.
+  // The error for a trainer that asks for a job without an engine: NOT_FOUND UNKNOWN_JOB, or why
+  // the job could not be opened here, if it is of the caller's tenant. Does not wait either.
   virtual absl::Status WhyNot(uint64_t job, const Caller& caller) const {
     (void)caller;
     return NoJobHere(job);

@@ -10,11 +10,11 @@
 
 namespace ballast::server {
 
-// Never 0. A number differs between two lives of a name and between servers that were restarted,
-// and only the home chooses it: the random incarnations of its trainers provide that. All of them
-// count: a server may still have an earlier attempt to make the job, with other trainers. Trainers
-// choose their incarnations, so it is 64 bits of SHA-256, which none can invert to meet the number
-// of another job.
+// Never 0. A number differs between two lives of a name and between restarted servers, and only the
+// home chooses it: the random incarnations of its trainers provide that. All of them count: a
+// server may still have an earlier attempt to make the job, with other trainers. Trainers choose
+// their incarnations, so it is 64 bits of SHA-256, which none can invert to meet the number of
+// another job.
 uint64_t NewJobNumber(const QualifiedName& name, const std::vector<Member>& members);
 
 }  // namespace ballast::server

@@ -17,13 +17,14 @@
 namespace ballast::server {
 namespace {
 
-// In front of what a value says, so that an older ballastd refuses what it would misread.
+// The version precedes the value, so that an older ballastd refuses a newer record instead of
+// misreading it.
 constexpr uint32_t kPlanVersion = 1;
 // Of a job in which not every member contributes: a reader of version 1 would let all of them.
 constexpr uint32_t kPlanVersionContributors = 2;
 constexpr uint32_t kEpochVersion = 1;
-// What a damaged record may ask for: as many groups as limits.max_groups can allow, and of
-// contributors more than fit a job.
+// Bounds on the numbers in a damaged record: limits.max_groups cannot allow more groups, and no job
+// has as many contributors.
 constexpr uint64_t kGroupsMax = 65536;
 constexpr uint64_t kContributorsMax = uint64_t{1} << 26;
 // Of the epoch records removed in one step.
@@ -34,7 +35,7 @@ absl::Status Damaged(const std::string& key, absl::string_view why) {
                        absl::StrCat("metadata record ", key, " is damaged: ", why));
 }
 
-// What an epoch is, and never stops to be: a job that grows in it has other contributors.
+// The fixed part of an epoch. Contributors are left out: they change when the job grows.
 std::string EncodeEpoch(const EpochRecord& epoch) {
   std::string value;
   AppendLittleEndian(kEpochVersion, &value);
@@ -166,7 +167,7 @@ absl::Status JobRecords::AddEpoch(const JobPlan& plan, MetaTxn* txn) const {
       {.job = plan.spec.name});
 }
 
-// The plan goes last: as long as it is there, Remove can be called again.
+// The plan goes last: while it exists, Remove can be called again after a failure.
 absl::Status JobRecords::Remove(uint64_t job) {
   BALLAST_RETURN_IF_ERROR(RemoveEpochs(job));
   BALLAST_ASSIGN_OR_RETURN(const auto names, Names());

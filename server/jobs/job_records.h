@@ -46,10 +46,10 @@ class JobRecords {
 
   // RESOURCE_EXHAUSTED OVER_BUDGET, with both sizes, for a plan larger than kPlanBytesMax.
   absl::Status CheckFits(const JobPlan& plan) const;
-  // Adds the job with its name, plan and first epoch. INTERNAL when it is there.
+  // Adds the job with its name, plan and first epoch. INTERNAL if it exists.
   absl::Status Create(const JobPlan& plan);
-  // Replaces the plan of a job that is there, and adds the record of its epoch, in one step.
-  // DATA_LOSS STATE_LOST when the epoch was written with other members; then nothing changes.
+  // Replaces the plan of an existing job, and adds the record of its epoch, in one step. DATA_LOSS
+  // STATE_LOST when the epoch was written with other members; then nothing changes.
   absl::Status Save(const JobPlan& plan);
   // Removes all records of the job; it may be missing. Broken off it leaves the plan.
   absl::Status Remove(uint64_t job);

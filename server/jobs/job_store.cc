@@ -98,7 +98,7 @@ absl::StatusOr<std::set<uint64_t>> JobStore::FinishRemovals() {
   }
   for (const uint64_t job : gone) {
     if (jobs.count(job) == 0) BALLAST_RETURN_IF_ERROR(records_.Remove(job));
-    // What stays keeps no other job from running.
+    // Leftover files keep no other job from running.
     const absl::Status removed = fs_->RemoveAll(Directory(job) + kGone);
     if (!removed.ok()) BALLAST_LOG(WARN) << "left over: " << removed;
   }
@@ -148,7 +148,7 @@ absl::Status JobStore::AddWithoutDirectory(std::vector<Found>* found) const {
 
 uint64_t JobStore::DiskBytes(const JobPlan& plan, uint32_t server) const {
   const absl::StatusOr<Layout> layout = LayoutOfSpec(plan.spec);
-  if (!layout.ok()) return 0;  // Of a plan that was taken: cannot be.
+  if (!layout.ok()) return 0;  // Impossible for an accepted plan.
   return JobStorage::DiskBytes(StorageOptionsOf(plan, *layout, server, checkpoint_rounds_));
 }
 
@@ -256,7 +256,7 @@ absl::Status JobStore::MoveAway(const std::string& directory) {
   return synced;
 }
 
-// Of a job that has no record.
+// For a job without a record.
 absl::Status JobStore::Discard(const std::string& directory) {
   BALLAST_RETURN_IF_ERROR(MoveAway(directory));
   return fs_->RemoveAll(directory + kGone);

@@ -3,17 +3,18 @@
 //
 //   <root>/<job id, 16 hex digits>/
 //
-// The files of a job that has grown lie in a directory of their own, <job>/layout-<version>; what
-// else is there is left over.
+// The files of a grown job lie in a directory of their own, <job>/layout-<version>; all other files
+// there are left over.
 //
-// While a job is made its directory holds a file "making", and one that is removed is first given
-// the name <job id>.gone; the record comes last and goes after that. So what a crash leaves half
-// done looks different from a job whose record or directory was lost: the first is cleared away,
-// the second is reported and kept.
+// While a job is made its directory holds a file "making", and its record comes last. A removal
+// first renames the directory to <job id>.gone, then deletes the record. So after a crash a
+// half-made or half-deleted job looks different from a job whose record or directory was lost: the
+// first is cleared away, the second is reported and kept.
 //
-// At the home a file "<job id>.ordered" stands from before the first order to make a job of a
-// snapshot or an export, to the home's own record, which comes last, or to when nothing of the job
-// is left at the others.
+// At the home a file "<job id>.ordered" marks a job being made of a snapshot or an export. It is
+// written before the first order to another server, and removed after the home's own record, which
+// comes last, or once all other servers have dropped the job. So a home that crashed in between
+// still knows which shares the others may hold.
 //
 // Comes from: LocalJobs, JobMaker, ShareMaker. Goes to: common/io files, MetaStore.
 // Thread safety: any thread, but one call at a time for a job; every call may block on the disk.
@@ -55,16 +56,16 @@ class JobStore {
         new_secret_(std::move(new_secret)),
         records_(meta, std::move(codec)) {}
 
-  // Enters what jobs take on the disk in `quotas` from now on. Before all other calls.
+  // Charges the jobs' disk space to `quotas` from now on. Before all other calls.
   void CountIn(std::shared_ptr<Quotas> quotas) { quotas_ = std::move(quotas); }
 
   struct Found {
     JobPlan plan;        // its record
     absl::Status files;  // of its directory: that it is missing or cannot be read
   };
-  // Every job, ascending id, after clearing away what was left half made, half deleted or half
-  // marked. Errors, all of the metadata store: DATA_LOSS STATE_LOST for a directory without a
-  // record and for a damaged record, naming the path; nothing of that job is changed then.
+  // Every job, ascending id, after clearing away half-made, half-deleted and half-marked ones.
+  // Errors, all of the metadata store: DATA_LOSS STATE_LOST for a directory without a record and
+  // for a damaged record, naming the path; nothing of that job is changed then.
   absl::StatusOr<std::vector<Found>> Load();
 
   // The job's record; NOT_FOUND when there is no such job.
@@ -72,7 +73,7 @@ class JobStore {
 
   // The job of this name; NOT_FOUND when there is none.
   absl::StatusOr<JobPlan> FindNamed(const QualifiedName& name) const;
-  // Every job that has a record. Errors as JobRecords::Names and Find.
+  // Every job with a record. Errors as JobRecords::Names and Find.
   absl::StatusOr<std::vector<JobPlan>> All() const;
   // Where the job's files are.
   std::string Directory(uint64_t job) const;
@@ -81,17 +82,17 @@ class JobStore {
 
   // Makes the job's files, then its record. Errors: RESOURCE_EXHAUSTED OVER_BUDGET with the bytes
   // needed and free, OVER_QUOTA; and then nothing of it is left.
-  // Of a job that continues another one's state, `fill` puts its state and the end of its log there
-  // before the record says that it is there; its errors, too.
+  // For a job that continues another one's state, `fill` writes this state and the end of its log
+  // before the record declares the job complete; its errors, too.
   using Fill = std::function<absl::Status(JobStorage*)>;
   absl::StatusOr<std::unique_ptr<JobStorage>> Create(const JobPlan& plan,
                                                      const Fill& fill = nullptr);
   // Opens the files of a job that Load found. Errors: DATA_LOSS STATE_LOST naming job and file.
   absl::StatusOr<std::unique_ptr<JobStorage>> Open(const JobPlan& plan);
-  // Makes files for a grown plan beside those in use, which stay those of the job until the plan is
-  // saved. Errors: as Create, and then nothing of it is left.
+  // Makes files for a grown plan in addition to those in use, which remain the job's until the plan
+  // is saved. Errors: as Create, and then nothing of it is left.
   absl::StatusOr<std::unique_ptr<JobStorage>> Grow(const JobPlan& plan);
-  // Removes what an earlier layout version of the job, or a growth that was broken off, left.
+  // Removes the files of earlier layout versions of the job and of an interrupted growth.
   void DropOutgrown(const JobPlan& plan);
   // What Create takes on server `server`.
   uint64_t DiskBytes(const JobPlan& plan, uint32_t server) const;
@@ -108,18 +109,18 @@ class JobStore {
   absl::Status ClearOrdered(uint64_t job);
   // Whether it is marked. What cannot be read is not.
   bool IsOrdered(uint64_t job) const;
-  // Jobs that are marked and that this server has no record of: others may have something of them.
-  // Clears marks of jobs that are whole. Errors as FileSystem's and JobRecords'.
+  // Marked jobs without a record at this server: the others may hold shares of them. Clears the
+  // marks of complete jobs. Errors as FileSystem's and JobRecords'.
   absl::StatusOr<std::vector<uint64_t>> OrderedOnly();
 
  private:
-  // Jobs that have a directory, after the removals that were begun came to their end.
+  // Jobs with a directory, after finishing interrupted removals.
   absl::StatusOr<std::set<uint64_t>> FinishRemovals();
-  // The job of a directory that is there; nullopt when it was half made, and is gone now.
+  // The job of an existing directory; nullopt if it was half made, and is now deleted.
   absl::StatusOr<std::optional<Found>> LoadOne(uint64_t job);
   // Adds the jobs whose directory is not there to those of `found`.
   absl::Status AddWithoutDirectory(std::vector<Found>* found) const;
-  // Create in a directory that is there; what a failed one has made stays.
+  // Create in an existing directory; a failed call leaves its files.
   absl::StatusOr<std::unique_ptr<JobStorage>> CreateMarked(const JobPlan& plan,
                                                            const Layout& layout,
                                                            const std::string& directory,
@@ -127,9 +128,9 @@ class JobStore {
   // Gives the directory its last name, for good. It may be missing, or have that name already.
   absl::Status MoveAway(const std::string& directory);
   absl::Status Discard(const std::string& directory);
-  // Grow in a directory that is there, but for what an earlier one has left.
+  // Grow in a directory that may hold files of an earlier attempt.
   absl::StatusOr<std::unique_ptr<JobStorage>> GrowFiles(const JobPlan& plan);
-  // For files that are made or opened.
+  // For new and existing files.
   StorageOptions OptionsOf(const JobPlan& plan, const Layout& layout) const;
   Amounts AmountsOf(const JobPlan& plan) const;
   std::string OrderedPath(uint64_t job) const;

@@ -13,8 +13,8 @@
 namespace ballast::server {
 namespace {
 
-// Drops jobs that have ended, where their room may be what the plan lacks: those of its tenant, if
-// that is at its quota. Whether there were any.
+// Drops ended jobs, where their room may help the plan: those of its tenant, if the tenant is at
+// its quota. Returns whether there were any.
 bool MakeRoom(const JobPlan& plan, const absl::Status& lacks, LocalJobs* jobs) {
   if (ReasonOf(lacks) == Reason::kOverQuota) return jobs->DropEnded(&plan.tenant);
   return ReasonOf(lacks) == Reason::kOverBudget && jobs->DropEnded();
@@ -33,7 +33,7 @@ bool LocalJobs::Knows(uint64_t job) const {
 
 // --- After a start ------------------------------------------------------------------------------
 
-// The first job takes for its cache what is free, so room for the others is set aside before.
+// The first job takes all free memory for its cache, so room for the others is set aside before.
 absl::Status LocalJobs::Recover() {
   if (parts_.store == nullptr) return absl::OkStatus();
   BALLAST_ASSIGN_OR_RETURN(std::vector<JobStore::Found> found, parts_.store->Load());
@@ -122,7 +122,8 @@ absl::StatusOr<bool> LocalJobs::Retry(const QualifiedName& name) {
 // --- Epochs -------------------------------------------------------------------------------------
 
 // The promise must outlive this process before another server builds on it. It is saved on the
-// engine's strand, as Adopt's record is: a seal that is repeated late must not undo the next epoch.
+// engine's strand, as Adopt's record is: a late repetition of the seal must not undo the next
+// epoch.
 void LocalJobs::Seal(const SealCall& call,
                      const std::function<void(absl::StatusOr<SealAnswer>)>& done) {
   if (!Knows(call.job)) return done(WhyNotSealed(call.job));
@@ -150,9 +151,8 @@ void LocalJobs::OnSealed(const SealCall& call, absl::StatusOr<SealAnswer>* answe
   (*answer)->refusal = std::move(grant.refusal);
 }
 
-// A job that rests here has ended here, however long ago that was. To the home that is the same as
-// an engine that has ended. With UNKNOWN_JOB the home would turn away the trainers of its next
-// life.
+// A resting job has ended here, however long ago. To the home this equals an engine that ended.
+// With UNKNOWN_JOB the home would turn away the trainers of its next life.
 absl::Status LocalJobs::WhyNotSealed(uint64_t job) const {
   const absl::Status unknown = parts_.self->NoDurableJob(job);
   if (parts_.store == nullptr) return unknown;
@@ -218,7 +218,8 @@ void LocalJobs::Extend(const JobPlan& plan, const Done& done) {
   if (absl::Status st = ValidateJobSpec(plan.spec, config().limits); !st.ok()) return done(st);
   const GrowthFiles files = durable ? FilesOfGrowth() : GrowthFiles();
   const JobPlan& own = it->second.plan;
-  // Sent again by a home that has started again: entered here, as may be the next epoch's room.
+  // Sent again by a restarted home: the plan is known, and may already hold room for the next
+  // epoch.
   if (plan.layout_version <= own.layout_version) {
     return engine->Extend(plan, engine->window_extents(), files, parts_.strand->Bind(done));
   }
@@ -230,7 +231,7 @@ void LocalJobs::Extend(const JobPlan& plan, const Done& done) {
     return parts_.memory->PlanGrown(plan, it->second.memory, engine->window_extents());
   };
   absl::StatusOr<MemoryPlan> memory = planned();
-  // A job that has ended itself grows no further.
+  // An ended job grows no further.
   if (!it->second.ended && MakeRoom(plan, memory.status(), this)) memory = planned();
   if (!memory.ok()) return done(memory.status());
   const MemoryPlan before = it->second.memory;
@@ -249,7 +250,7 @@ void LocalJobs::OnExtended(const JobPlan& plan, const MemoryPlan& before,
   if (!status.ok()) return parts_.memory->Change(it->second.plan, &it->second.memory, before);
   it->second.plan = plan;
   it->second
-      .promised = {};  // What the job has is what this plan needs, that of its epoch included.
+      .promised = {};  // The job's memory now fits this plan exactly, room for its epoch included.
 }
 
 GrowthFiles LocalJobs::FilesOfGrowth() const {

@@ -77,7 +77,7 @@ absl::Status LocalJobs::CheckSame(const JobPlan& plan, Job* known) {
 
 absl::Status LocalJobs::CheckRoom(const JobPlan& plan) {
   absl::Status fits = parts_.memory->Plan(plan).status();
-  // A tenant that is over its quota makes room among its own.
+  // A tenant above its quota makes room among its own.
   const bool over_quota = ReasonOf(fits) == Reason::kOverQuota;
   if (!over_quota && ReasonOf(fits) != Reason::kOverBudget) return fits;
   if (DropEnded(over_quota ? &plan.tenant : nullptr)) fits = parts_.memory->Plan(plan).status();
@@ -119,7 +119,7 @@ absl::Status LocalJobs::NoDataDir(const JobPlan& plan) const {
       {.job = plan.spec.name, .server = self()});
 }
 
-// A job that rested here, as this server left it; `plan` is what the home knows of it.
+// A job that rested here, as this server left it; `plan` is the home's copy.
 absl::Status LocalJobs::Reopen(const JobPlan& plan) {
   BALLAST_ASSIGN_OR_RETURN(const JobPlan ours, parts_.store->Find(plan.job));
   const bool same = ours.name() == plan.name() && ours.owner == plan.owner;
@@ -242,9 +242,9 @@ bool LocalJobs::ProgressOnDisk(const JobPlan& plan) const {
 
 // --- Ending -------------------------------------------------------------------------------------
 
-// The state of a job that ended stays readable for job_ttl. Then its memory is given back. A job
-// that failed rests, too: what was committed is kept. One that this server's end broke off runs
-// again when the server starts again.
+// The state of a job that ended stays readable for job_ttl. Then its memory is given back. A failed
+// job rests, too: its committed rounds are kept. A job interrupted by this server's end runs again
+// after the next start.
 void LocalJobs::OnEnded(uint64_t job, const absl::Status& why, uint64_t round) {
   const auto it = jobs_.find(job);
   if (it == jobs_.end()) return;
@@ -322,7 +322,7 @@ void LocalJobs::Remove(uint64_t job, const Done& done) {
   const std::shared_ptr<RoundEngine> engine = Find(job);
   if (engine == nullptr || !Runs(job) || !IsDurable(Get(job)->plan)) return done(Forget(job));
   engine->Fail(Deleted(Get(job)->plan));
-  // Behind the end, which lets go of the files.
+  // After the engine's end, which closes the files.
   Ask(engine, [this, job, done](const JobStatus&) { done(Forget(job)); });
 }
 

@@ -41,7 +41,7 @@ class LocalJobs final : public JobLookup {
     bool ended = false;
     uint64_t told = 0;  // differs after each word of the home that the job runs
   };
-  // What happens to jobs here. Called on the strand.
+  // Events of jobs at this server. Called on the strand.
   class Listener {
    public:
     virtual ~Listener() = default;
@@ -59,7 +59,7 @@ class LocalJobs final : public JobLookup {
     // RoundEngine::OnSeatFree of the job of that name.
     virtual void OnSeatFree(const QualifiedName& name, uint32_t slot, uint64_t incarnation,
                             bool left) = 0;
-    // The error for a job that finds no room beside others; `why` is MemoryBook::Plan's.
+    // The error for a job without room next to the others; `why` is MemoryBook::Plan's.
     virtual absl::Status NoRoom(const JobPlan& plan, const absl::Status& why) const = 0;
   };
   // All outlive the object. `store` is null on a server that keeps no durable jobs.
@@ -87,11 +87,10 @@ class LocalJobs final : public JobLookup {
   bool Runs(uint64_t job) const;
   const std::map<uint64_t, Job>& all() const { return jobs_; }
 
-  // Opens every job that is on disk and does not rest; blocks for as long as reading takes. Called
-  // once, before anything else. Jobs that do not fit the budget are opened over it, with one
-  // warning. One that cannot be opened is damaged, and no error. Errors: those of the metadata
-  // store, DATA_LOSS STATE_LOST among them; RESOURCE_EXHAUSTED when the machine has too little for
-  // the jobs.
+  // Opens every job on disk except resting ones; blocks for as long as reading takes. Called once,
+  // before anything else. Jobs that do not fit the budget are opened over it, with one warning. One
+  // that cannot be opened is damaged, and no error. Errors: those of the metadata store, DATA_LOSS
+  // STATE_LOST among them; RESOURCE_EXHAUSTED when the machine has too little for the jobs.
   absl::Status Recover();
   // Starts the engines of these jobs; peers can reach this server now. Any thread.
   void StartRecovered();
@@ -104,8 +103,8 @@ class LocalJobs final : public JobLookup {
   // SERVER_REMOVED and UNSUPPORTED, ThisServer::CheckServers';
   // UNAVAILABLE RECOVERING while a snapshot holds its files.
   absl::Status Make(const JobPlan& plan);
-  // As Make, for an order of the home, which knows no other job of this name. One that is here
-  // nevertheless is removed if its creation was broken off, and else STATE_LOST.
+  // As Make, for an order of the home, which knows no other job of this name. An existing job of
+  // this name is removed if its creation was interrupted, and else STATE_LOST.
   void MakeForHome(const JobPlan& plan, const Done& done);
 
   // Epoch change and growth; see RoundEngine and job_directory.h. Errors: NOT_FOUND UNKNOWN_JOB;
@@ -120,15 +119,15 @@ class LocalJobs final : public JobLookup {
 
   // Gives back the memory of the job and lets go of its engine; it may be unknown.
   void Drop(uint64_t job);
-  // Drops jobs that have ended, before their job_ttl is over; null: of all tenants. Whether there
-  // were any.
+  // Drops ended jobs before their job_ttl is over; null: of all tenants. Returns whether there were
+  // any.
   bool DropEnded(const std::string* tenant = nullptr);
   // As Drop, and removes the job's files: it could not be made everywhere, or was deleted. Errors,
   // JobStore::Remove's, are logged; the job still has its name then, and may be forgotten again.
   absl::Status Forget(uint64_t job);
   // Forgets a job; ends it first, if it runs or is being made here. It may be unknown.
   void Remove(uint64_t job, const Done& done);
-  // What trainers of a job get that an operator deletes.
+  // The error for trainers of a deleted job.
   static absl::Status Deleted(const JobPlan& plan);
 
  private:
@@ -158,7 +157,7 @@ class LocalJobs final : public JobLookup {
   void DropLater(uint64_t job);
   absl::Status WhyNotSealed(uint64_t job) const;
   void OnSealed(const SealCall& call, absl::StatusOr<SealAnswer>* answer);
-  // Room for a job that is in its next epoch, whatever the budget says.
+  // Room for a job in its next epoch, whatever the budget says.
   MemoryPlan PlanOfEpoch(const JobPlan& plan, const Job& job, uint32_t window_extents) const;
   void OnAdopted(const JobPlan& plan, const MemoryPlan& memory);
   // The engine has the layout of `plan`, or not; the job had `before`.

@@ -1,6 +1,6 @@
-// LongWork: what takes long and must not hold up the directory's strand: tasks on the two threads
-// for the disk, and orders to other servers. An order ends early when this server stops, when it
-// loses the home, or when a later order makes a job of the same name.
+// LongWork: long tasks, which must not hold up the directory's strand: tasks on the two threads for
+// the disk, and orders to other servers. An order ends early when this server stops, when it loses
+// the home, or when a later order makes a job of the same name.
 // Comes from: the desks (snapshots, restores, exports, imports). Goes to: JobStore, SnapshotStore,
 // Exports on these threads, and the peers.
 // Thread safety: owned by the directory's strand, apart from works(), which is thread-safe.
@@ -61,9 +61,9 @@ class LongWork {
   // As Run, for a task whose error is only logged.
   void RunAndLog(Thread thread, std::function<absl::Status()> task);
 
-  // As Run for what the home orders here; Stop waits for its end. `carry` asks its Halt between two
-  // extents. A task that makes a job halts one that makes a job of the same name, and begins when
-  // that has ended.
+  // As Run for orders of the home; Stop waits for its end. `carry` asks its Halt between two
+  // extents. A task that makes a job halts an earlier one for a job of the same name, and begins
+  // after its end.
   template <typename Carry, typename Then>
   void CarryOut(Thread thread, Making making, Carry carry, Then then) {
     const auto order = std::make_shared<Order>();
@@ -75,7 +75,7 @@ class LongWork {
   }
   // Halts all that CarryOut has begun.
   void HaltAll(const absl::Status& why);
-  // Whether the job is being made here. If so that is halted, and `then` runs when it has ended.
+  // Whether the job is being made here. If so, halts the task; `then` runs after its end.
   bool HaltMaking(uint64_t job, const std::function<void()>& then);
 
   // A Gather that Stop gives up.
@@ -84,7 +84,7 @@ class LongWork {
   // when that server took it for an order of this server's last process, whose end it had only just
   // noticed. `done` runs on any thread.
   void Tell(uint32_t server, const AtServer& order, const std::function<void(absl::Status)>& done);
-  // What a call to `server` said while the home waited for it to do `what`.
+  // `status` of a call to `server`, with the step `what` that the home was waiting for.
   static absl::Status SaidBy(uint32_t server, const std::string& what, const absl::Status& status);
 
   // `done`, counted as under way: Stop waits until it has run, on the strand.

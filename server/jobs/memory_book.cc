@@ -28,7 +28,7 @@ JobPlan PlanOfWorld(JobPlan plan, uint32_t world) {
 
 uint64_t Sum(uint64_t a, uint64_t b) { return a + std::min(b, UINT64_MAX - a); }
 
-// `room` in what a tenant may have.
+// `room`, limited by the tenant's quotas.
 MemoryRoom Within(uint64_t bytes, MemoryRoom room) {
   room.bytes = std::min(room.bytes, bytes);
   room.state_bytes = std::min(room.state_bytes, bytes);
@@ -145,7 +145,7 @@ MemoryBook::Grant MemoryBook::Promise(const JobPlan& plan, uint32_t wanted, Memo
   const absl::StatusOr<MemoryPlan> memory =
       next.epoch.world() == world ? before : PlanIn(next, RoomOf(plan, *held));
   if (!memory.ok()) return {.world = now.epoch.world(), .refusal = {}};
-  // Until the next epoch has come, the job needs what it has.
+  // Until the next epoch has come, the job keeps its present memory.
   const MemoryPlan to = memory->total() > before.total() ? *memory : before;
   absl::Status refusal = quotas_->Take(Open(plan), plan.tenant, AmountsOf(next, to));
   if (!refusal.ok()) return {.world = now.epoch.world(), .refusal = std::move(refusal)};
@@ -170,7 +170,7 @@ void MemoryBook::TakeBack(const JobPlan& plan, MemoryPlan* held, Promised* promi
   *promised = {};
 }
 
-// --- What jobs have -----------------------------------------------------------------------------
+// --- Memory of jobs ------------------------------------------------------------------------------
 
 void MemoryBook::Count(MemoryPlan* held, const MemoryPlan& to) {
   used_bytes_.fetch_add(to.total() - held->total(), std::memory_order_relaxed);

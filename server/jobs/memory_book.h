@@ -1,6 +1,6 @@
-// MemoryBook: what the jobs of this server take of its memory budget, what is free, and what an
-// open job takes of its tenant's quotas: memory, seats, bytes in flight, and without durability the
-// job itself.
+// MemoryBook: memory taken by the jobs of this server and left in its budget, and the amounts that
+// an open job takes of its tenant's quotas: memory, seats, bytes in flight, and without durability
+// the job itself.
 // Comes from: LocalJobs. Goes to: PlanMemory, Quotas, the status page, metrics.
 // Thread safety: owned by the directory's strand; used_bytes and quotas may be called from any
 // thread.
@@ -20,9 +20,9 @@ namespace ballast::server {
 
 class MemoryBook {
  public:
-  // All in bytes, but the window, which is in extents. `state_bytes`: of `bytes`, for states in
-  // memory. `machine_bytes`: what jobs that ran before a start may have, if that is more.
-  // `credit_bytes`: that each seat may have on the way.
+  // All in bytes, but the window, which is in extents. `state_bytes`: part of `bytes` for states in
+  // memory. `machine_bytes`: the limit for jobs from before a start, if larger. `credit_bytes`:
+  // bytes in flight per seat.
   struct Budget {
     uint32_t self = 0;  // this server's id
     uint64_t bytes = 0;
@@ -35,18 +35,18 @@ class MemoryBook {
   // `metrics` may be null; it outlives the book.
   MemoryBook(const Budget& budget, std::shared_ptr<Quotas> quotas, ServerMetrics* metrics);
 
-  // What no job has.
+  // Memory that no job has.
   MemoryRoom Free() const;
-  // What a job that has `held` may take: its own share, and what no job has and its tenant may
-  // have. It keeps its tier.
+  // Memory available to a job that has `held`: its own share plus the free memory within its
+  // tenant's quota. It keeps its tier.
   MemoryRoom RoomOf(const JobPlan& plan, const MemoryPlan& held) const;
-  // Whether the job fits the budget and its tenant's quotas when no other job is there.
+  // Whether the job fits the budget and its tenant's quotas when there is no other job.
   bool FitsAlone(const JobPlan& plan) const;
-  // A plan for a job that is to be opened, in what is free. Errors: as PlanMemory; OVER_QUOTA.
+  // A plan for a new job, within the free memory. Errors: as PlanMemory; OVER_QUOTA.
   absl::StatusOr<MemoryPlan> Plan(const JobPlan& plan) const;
-  // As Plan, for a job that ran here before this start. What does not fit the budget or its
-  // tenant's quotas gets the least that it needs, above them, as long as the machine has that much.
-  // Errors as PlanMemory.
+  // As Plan, for a job that ran here before this start. A job above the budget or its tenant's
+  // quotas gets the least that it needs, as long as the machine has that much: a server started
+  // with a smaller budget must not lose a job. Errors as PlanMemory.
   absl::StatusOr<MemoryPlan> PlanRecovered(const JobPlan& plan) const;
   // A plan for the job as it grows, at the window it has. Errors as Plan's.
   absl::StatusOr<MemoryPlan> PlanGrown(const JobPlan& plan, const MemoryPlan& held,
@@ -59,18 +59,18 @@ class MemoryBook {
   // Room that an open job has for the trainers of its next epoch.
   struct Promised {
     uint32_t world = 0;  // trainers, those of the present epoch included; 0: there is no promise
-    MemoryPlan before;   // what the job has without it
+    MemoryPlan before;   // the job's memory without it
   };
   struct Grant {
     uint32_t world = 0;    // the most trainers that the next epoch may have
-    absl::Status refusal;  // OVER_QUOTA, if that is less than was wanted because of a quota
+    absl::Status refusal;  // OVER_QUOTA, if a quota made the grant smaller than wanted
   };
-  // The job, which has `*held`, is to get a world of `wanted` trainers. Room for them is its own
-  // from now on, as far as there is any, so that no other job is granted the same; `*held` and
-  // `*promised` say so. In place of what was promised before; 0 wants nothing and changes nothing.
-  // Change makes it exact when the epoch has come.
+  // The job, which has `*held`, is to get a world of `wanted` trainers. Available room for them is
+  // reserved from now on, so that no other job is granted the same; `*held` and `*promised` include
+  // it. Replaces an earlier promise; 0 wants nothing and changes nothing. Change makes it exact
+  // when the epoch has come.
   Grant Promise(const JobPlan& plan, uint32_t wanted, MemoryPlan* held, Promised* promised);
-  // The next epoch does not come, or not as it was wanted: the job has what it had before.
+  // The next epoch does not come, or with another world: the job returns to its earlier memory.
   void TakeBack(const JobPlan& plan, MemoryPlan* held, Promised* promised);
 
   // A job is open from now on and has `planned`, which is the answer: Plan's, or PlanRecovered's,
@@ -84,7 +84,7 @@ class MemoryBook {
   // The job is not open any more, and has nothing.
   void End(const JobPlan& plan, MemoryPlan* held);
 
-  // Sets aside the least that a job needs, and gives that back: for jobs that are recovered later.
+  // Sets aside the least that a job needs, and gives this back: for jobs still to be recovered.
   void Reserve(const JobPlan& plan);
   void Unreserve(const JobPlan& plan);
 
@@ -98,7 +98,7 @@ class MemoryBook {
   const Quotas& quotas() const { return *quotas_; }
 
  private:
-  // What an open job takes of its tenant's quotas.
+  // The amounts an open job takes of its tenant's quotas.
   Amounts AmountsOf(const JobPlan& plan, const MemoryPlan& memory) const;
   MemoryPlan Least(const JobPlan& plan) const {
     return LeastMemory(plan, budget_.self, budget_.window_extents_min);
@@ -107,7 +107,7 @@ class MemoryBook {
   uint32_t WorldMaxOf(const JobPlan& plan, const MemoryPlan& held) const;
   // Which quota keeps the job, which has `held`, from a world of `wanted` trainers. OK: none does.
   absl::Status WhyNot(const JobPlan& plan, const MemoryPlan& held, uint32_t wanted) const;
-  // Free, and what the job has besides.
+  // Free memory plus the job's own.
   MemoryRoom FreeBeside(const MemoryPlan& held) const;
   // The budget's part of Change.
   void Count(MemoryPlan* held, const MemoryPlan& to);

@@ -1,5 +1,5 @@
-// OwnerStrand: the strand that all parts of one object share. A task that is posted keeps that
-// object alive until the task has run, so a part may use itself and its siblings in the task.
+// OwnerStrand: one strand for all parts of one object. A posted task keeps that object alive until
+// it has run, so a part may use itself and its siblings in the task.
 // Comes from: Directory. Goes to: its parts. Thread safety: thread-safe after SetOwner.
 #pragma once
 

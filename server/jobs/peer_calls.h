@@ -1,4 +1,4 @@
-// What servers ask of each other about jobs, as plain values, and the link that carries it.
+// Calls between servers about jobs, as plain values, and the link that carries it.
 // Comes from: the parts of the job directory. Goes to: server/peer, which implements the link.
 // Thread safety: plain values; the link is thread-safe.
 #pragma once
@@ -18,7 +18,7 @@
 
 namespace ballast::server {
 
-// What the home asks of a server that is to leave an epoch.
+// The home's request that a server leave an epoch.
 struct SealCall {
   uint64_t job = 0;
   uint32_t epoch = 0;  // of which the server prepares no round any more
@@ -46,14 +46,14 @@ struct ExportPart {
   std::string tenant = kDefaultTenant;
 };
 
-// What a server is to make of a snapshot: its share of a job.
+// An order to make this server's share of a job from a snapshot.
 struct RestoreOrder {
   JobPlan plan;
   uint64_t snapshot = 0;  // id
   bool share = false;     // RestoreCall::share
 };
 
-// What a server is to make of an export: its share of a job.
+// An order to make this server's share of a job from an export.
 struct ImportOrder {
   JobPlan plan;
   std::string from;    // name of the export
@@ -86,7 +86,7 @@ class PeerLink {
                          std::function<void(absl::Status)> done) = 0;
   virtual void ExtendJob(uint32_t server, const JobPlan& plan,
                          std::function<void(absl::Status)> done) = 0;
-  // `done` runs when nothing of the job is left there, or with why that is not known.
+  // `done` runs once the server has nothing left of the job, or with the reason for not knowing.
   virtual void DropJob(uint32_t server, uint64_t job, std::function<void(absl::Status)> done) = 0;
   // Of `jobs`, those that rest, as their home says; asked once.
   virtual void WhichRest(uint32_t home, const std::vector<uint64_t>& jobs,

@@ -69,7 +69,7 @@ bool RestingHolds::Release(uint64_t job) {
   const auto found = holds_.find(job);
   if (found == holds_.end()) return true;
   *found->second.cancelled = true;
-  if (found->second.busy) return false;  // What uses the files ends soon, and closes them.
+  if (found->second.busy) return false;  // The files' user ends soon, and closes them.
   holds_.erase(found);
   return true;
 }

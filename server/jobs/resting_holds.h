@@ -1,7 +1,7 @@
-// RestingHolds: files of jobs that rest here and of which a snapshot is taken. No engine is needed:
-// the files are opened as they are, and a thread for the disk brings them to the round. The home
-// lets nothing wake such a job meanwhile. A home that was started again has forgotten the snapshot;
-// then what is open here for it gives way.
+// RestingHolds: open files of resting jobs, for snapshots of them. No engine is needed: the files
+// are opened as they are, and a thread for the disk brings them to the round. The home lets nothing
+// wake such a job meanwhile. A home that was started again has forgotten the snapshot; then its
+// open files are closed.
 // Comes from: SnapshotShare. Goes to: RestingState, the parts of snapshots.
 // Thread safety: owned by the directory's strand.
 #pragma once
@@ -34,18 +34,18 @@ class RestingHolds {
 
   // Whether files of the job are open for a snapshot.
   bool Has(uint64_t job) const { return holds_.count(job) != 0; }
-  // Opens the files of a job for snapshot `snapshot`, and gives the round behind the last that was
-  // decided here. Errors: ABORTED when the snapshot gives way; NOT_FOUND UNKNOWN_JOB; those of
-  // JobStore and RestingState.
+  // Opens the files of a job for snapshot `snapshot`, and returns the first undecided round here.
+  // Errors: ABORTED when the snapshot is given up; NOT_FOUND UNKNOWN_JOB; those of JobStore and
+  // RestingState.
   void Hold(uint64_t job, uint64_t snapshot, const HoldDone& done);
   // Runs `capture` on the files that Hold has opened, and closes them. Errors: ABORTED when they
   // are not open for this snapshot; those of `capture`.
   void Take(uint64_t job, uint64_t snapshot, const Capture& capture, const CaptureDone& done);
-  // Gives up what is open for the job. Whether its files are closed; if not, they will be soon.
+  // Gives up the snapshot of the job. Whether its files are closed; if not, they will be soon.
   bool Release(uint64_t job);
   // As Release; UNAVAILABLE RECOVERING until its files are closed.
   absl::Status LetGo(const JobPlan& plan);
-  // Breaks off all that is under way, for a server that stops.
+  // Interrupts all work, for a server that stops.
   void CancelAll();
 
  private:

@@ -1,7 +1,7 @@
 // ThisServer: the place of this server in its cluster, whether it stops, and the errors that follow
 // from these.
-// Comes from: Directory. Goes to: its parts. Thread safety: owned by the directory's strand; what
-// does not ask whether the server stops may be called from any thread.
+// Comes from: Directory. Goes to: its parts. Thread safety: owned by the directory's strand;
+// methods that do not ask whether the server stops may be called from any thread.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ class ThisServer {
   // OK at the home, while it does not stop; else UNAVAILABLE SHUTTING_DOWN or FAILED_PRECONDITION
   // NOT_HOME.
   absl::Status CheckHome() const;
-  // UNAVAILABLE SHUTTING_DOWN: what breaks off work that is under way when this server stops.
+  // UNAVAILABLE SHUTTING_DOWN: the error of work interrupted by this server's stop.
   absl::Status ShuttingDown() const;
   // `status`; where it is OVER_BUDGET, with this server's id and address, because it may travel
   // through the home to a trainer or an operator. May be called from any thread.

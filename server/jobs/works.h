@@ -1,4 +1,4 @@
-// Works: what takes long on this server and how far it is, for the operators that wait for it.
+// Works: progress of long tasks on this server, for waiting operators.
 // Comes from: the desks (snapshots, restores, exports, imports). Goes to: the Admin service.
 // Thread safety: thread-safe.
 #pragma once
@@ -21,7 +21,7 @@ struct Work {
       : kind(std::move(kind_of)), name(std::move(name_of)), total_bytes(bytes) {}
 
   const std::string kind;  // snapshot | restore | export | import
-  const std::string name;  // of what it makes
+  const std::string name;  // of the result
   const uint64_t total_bytes;
   std::atomic<uint64_t> done_bytes{0};
 };
