@@ -10,8 +10,8 @@
 
 namespace ballast::server {
 
-// `done` that counts as long as a copy of it is there. RESOURCE_EXHAUSTED OVER_QUOTA: the tenant of
-// the caller has as many as it may; `done` is not called.
+// `done`, wrapped to count the call until its last copy is gone. RESOURCE_EXHAUSTED OVER_QUOTA: the
+// tenant of the caller has as many as it may; `done` is not called.
 absl::StatusOr<AttachDone> CountAttach(const std::shared_ptr<Quotas>& quotas,
                                        const AttachCall& call, const AttachDone& done);
 

@@ -1,4 +1,4 @@
-// The doors of the job directory: what trainers, peers and operators may ask, each for themselves.
+// The doors of the job directory: one interface each for trainers, peers and operators.
 // Comes from: server/service. Goes to: the parts of the directory.
 // Thread safety: every method may be called from any thread; unless they say otherwise, callbacks
 // run on the directory's strand.
@@ -20,8 +20,8 @@
 
 namespace ballast::server {
 
-// What trainers ask at the home. Elsewhere FAILED_PRECONDITION NOT_HOME; message and detail carry
-// the home's address.
+// Trainers' calls at the home. Elsewhere FAILED_PRECONDITION NOT_HOME; message and detail carry the
+// home's address.
 class TrainerDoor {
  public:
   virtual ~TrainerDoor() = default;
@@ -33,16 +33,16 @@ class TrainerDoor {
   // Answers when every slot has asked and every server has the new groups, or with the typed errors
   // of client.h's AddGroup.
   virtual void Extend(ExtendCall call, std::function<void(absl::StatusOr<JobPlan>)> done) = 0;
-  // Answers when what the caller waits for is there, or after the call's wait, or with the typed
-  // errors of the client's rendezvous.h.
+  // Answers when the caller's condition holds, or after the call's wait, or with the typed errors
+  // of the client's rendezvous.h.
   virtual void Rendezvous(RendezvousCall call,
                           std::function<void(absl::StatusOr<rendezvous::Reply>)> done) = 0;
   // The rank has said what it does. Nothing where it holds no seat, or this is not the home.
   virtual void Heard(uint64_t job, Member rank, Doing doing) = 0;
 };
 
-// What the home orders at this server, and, at the home, what peers ask. See PeerLink, whose calls
-// these are. Callbacks may run on any thread.
+// Orders of the home at this server, and calls of peers at the home. See PeerLink, which makes
+// these calls. Callbacks may run on any thread.
 class PeerDoor {
  public:
   virtual ~PeerDoor() = default;
@@ -54,7 +54,7 @@ class PeerDoor {
   // At the home, else NOT_HOME: those of `jobs` that rest and are not being woken up.
   virtual void WhichRest(std::vector<uint64_t> jobs,
                          std::function<void(absl::StatusOr<std::vector<uint64_t>>)> done) = 0;
-  // At the home, else NOT_HOME: what it and the server that asks should have and have not.
+  // At the home, else NOT_HOME: the jobs that it and the calling server should have and lack.
   virtual void CompareJobs(JobRoll roll, std::function<void(absl::StatusOr<RollAnswer>)> done) = 0;
   virtual void Seal(const SealCall& call, std::function<void(absl::StatusOr<SealAnswer>)> done) = 0;
   virtual void AdoptEpoch(JobPlan plan, std::function<void(absl::Status)> done) = 0;
@@ -65,21 +65,20 @@ class PeerDoor {
   virtual void ImportJob(ImportOrder order, std::function<void(absl::Status)> done) = 0;
 };
 
-// What operators ask: of this server its status, and all else of the home, else NOT_HOME.
+// Operators' calls: this server's status anywhere, all others at the home, else NOT_HOME.
 class OperatorDoor {
  public:
   virtual ~OperatorDoor() = default;
 
-  // --- This server
-  // Every job that is here or attaches here, ascending tenant and name. `done` may run on any
-  // thread.
+  // --- This server -------------------------------------------------------------------------------
+  // Every job here or attaching here, ascending tenant and name. `done` may run on any thread.
   virtual void Status(std::function<void(std::vector<JobStatus>)> done) = 0;
-  // What takes long here and is under way. At once.
+  // Long tasks under way here. At once.
   virtual std::vector<std::shared_ptr<const Work>> ListWorks() const = 0;
   virtual uint64_t memory_used_bytes() const = 0;
   virtual uint64_t memory_budget_bytes() const = 0;
-  // What tenants use of this server, and may use: of all that use something or have limits of their
-  // own, and of one. At once.
+  // Use and limits of tenants at this server: of all with any use or limits of their own, and of
+  // one. At once.
   virtual std::vector<TenantUse> TenantUses() const = 0;
   virtual TenantUse TenantUseOf(const std::string& tenant) const = 0;
 
@@ -123,9 +122,9 @@ class OperatorDoor {
   virtual void RestoreSnapshot(RestoreCall call,
                                std::function<void(absl::StatusOr<RestoredJob>)> done) = 0;
 
-  // --- Safetensors files
-  // Errors: those of CreateSnapshot or of finding one; INVALID_ARGUMENT BAD_ARGUMENT for a name
-  // that is none; NAME_IN_USE; OVER_BUDGET with both numbers. Nothing of it is left then.
+  // --- Safetensors files -------------------------------------------------------------------------
+  // Errors: those of CreateSnapshot or of finding one; INVALID_ARGUMENT BAD_ARGUMENT for a
+  // malformed name; NAME_IN_USE; OVER_BUDGET with both numbers. Nothing of it is left then.
   virtual void Export(ExportCall call, std::function<void(absl::StatusOr<ExportInfo>)> done) = 0;
   // Makes a resting job of an export. Errors: NOT_FOUND: there is none of that name;
   // INVALID_ARGUMENT naming file and tensor; others as RestoreSnapshot's. Nothing is left then.

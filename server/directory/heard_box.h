@@ -1,5 +1,6 @@
-// HeardBox: what trainers have said last of what they do, until the directory's strand takes it. A
-// trainer may say more than the strand takes: of each process only the newest counts.
+// HeardBox: the latest activity report of each trainer, until the directory's strand reads it.
+// Trainers may report faster than the strand reads, so an unread report is replaced by a newer one
+// of the same process.
 // Comes from: TrainerDoor. Goes to: Home. Thread safety: thread-safe.
 #pragma once
 
@@ -33,7 +34,7 @@ class HeardBox {
     return was_empty;
   }
 
-  // What was said, one of each process; empties the box.
+  // The reports, one per process; empties the box.
   std::vector<Word> Take() {
     std::map<Key, Word> taken;
     {

@@ -1,4 +1,4 @@
-// Home: what other parts ask of the jobs of this cluster, and what befalls these. See home.h.
+// Home: calls of other parts about jobs of this cluster, and events of these jobs. See home.h.
 #include "server/directory/home.h"
 
 #include <utility>
@@ -132,7 +132,7 @@ const JobPlan* Home::Resting(const QualifiedName& name) const {
   return it == resting_.end() ? nullptr : &it->second;
 }
 
-// --- What befalls jobs --------------------------------------------------------------------------
+// --- Events of jobs ------------------------------------------------------------------------------
 
 void Home::OnJobFound(const JobPlan& plan) {
   if (!parts_.self->IsHome()) return;
@@ -170,7 +170,7 @@ void Home::OnSeatFree(const QualifiedName& name, uint32_t slot, uint64_t incarna
 // that.
 absl::Status Home::NoRoom(const JobPlan& plan, const absl::Status& why) const {
   const DirectoryConfig& config = parts_.self->config();
-  // Only its own jobs can give back what a tenant lacks.
+  // A tenant's quota is freed by its own jobs only.
   const bool over_quota = ReasonOf(why) == Reason::kOverQuota;
   const HomeJob* const unconfirmed = homes_.FindUnconfirmed(over_quota ? &plan.tenant : nullptr);
   if (unconfirmed == nullptr) return why;

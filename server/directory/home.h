@@ -1,6 +1,6 @@
-// Home: what this server does for the jobs of the cluster because it is their home: it answers
-// trainers through HomeJobs, knows the names of jobs and which of them rest, and hears what befalls
-// them here. At another server it only asks the home which jobs rest (missed_ends.h).
+// Home: this server's role as the home of the cluster's jobs: it answers trainers through HomeJobs,
+// knows the names of jobs and which of them rest, and receives their events here. At another server
+// it only asks the home which jobs rest (missed_ends.h).
 // Comes from: the doors, LocalJobs, the desks. Goes to: HomeJobs, LocalJobs.
 // Thread safety: owned by the directory's strand.
 #pragma once
@@ -48,7 +48,7 @@ class Home final : public JobNames, public LocalJobs::Listener, private HomeHost
   void MakeForHome(const JobPlan& plan, const std::function<void(absl::Status)>& done);
   absl::StatusOr<RollAnswer> CompareJobs(const JobRoll& roll) const;
 
-  // The other servers can be reached: what the last life of this server left is due.
+  // The other servers are reachable: unfinished work of this server's last life resumes.
   void StartRecovered();
   void PeerLost(uint32_t server, const std::string& why);
   // Every call that waits gets `why`.
@@ -71,7 +71,7 @@ class Home final : public JobNames, public LocalJobs::Listener, private HomeHost
   absl::Status NoRoom(const JobPlan& plan, const absl::Status& why) const override;
 
  private:
-  // HomeHost: what HomeJobs asks of this server.
+  // HomeHost: services for HomeJobs.
   void PostHere(std::function<void()> task) override { parts_.strand->Post(std::move(task)); }
   void PostLater(std::chrono::nanoseconds delay, std::function<void()> task) override {
     parts_.strand->PostAfter(delay, std::move(task));

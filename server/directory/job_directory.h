@@ -28,11 +28,11 @@ class JobDirectory {
                                               DirectorySnapshots snapshots = {});
   virtual ~JobDirectory() = default;
 
-  // Brings back every durable job that is on disk; blocks for as long as reading takes. Called
-  // once, before anything else. Jobs that do not fit the budget are opened over it, with one
-  // warning. One that cannot be opened is damaged, and no error: see DamagedJobs. Errors: those of
-  // the metadata store, DATA_LOSS STATE_LOST among them; RESOURCE_EXHAUSTED when the machine has
-  // too little for the jobs.
+  // Brings back every durable job on disk; blocks for as long as reading takes. Called once, before
+  // anything else. Jobs that do not fit the budget are opened over it, with one warning. One that
+  // cannot be opened is damaged, and no error: see DamagedJobs. Errors: those of the metadata
+  // store, DATA_LOSS STATE_LOST among them; RESOURCE_EXHAUSTED when the machine has too little for
+  // the jobs.
   virtual absl::Status Recover() = 0;
   // Starts the jobs that Recover brought back; their peers can reach this server now.
   virtual void StartRecovered() = 0;

@@ -96,7 +96,8 @@ void MissedEnds::LetOneRest(uint64_t job, uint64_t told, const std::shared_ptr<G
     const bool same = local != nullptr && !local->ended && local->told == told;
     if (!same || status.open_streams != 0) return gather->Add(absl::OkStatus());
     engine->Fail(MissedHere(status.name));
-    // Behind the end. No trainer is left to read what an ended job keeps for a while.
+    // After the engine's end. No trainer is left to read the ended job's state, which would
+    // otherwise stay for a while.
     parts_.jobs->Ask(engine, [=, this](const JobStatus&) {
       const LocalJobs::Job* const ended = parts_.jobs->Get(job);
       if (ended != nullptr && ended->ended) parts_.jobs->Drop(job);

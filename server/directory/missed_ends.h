@@ -29,7 +29,7 @@ class MissedEnds {
   // Asks the home about the jobs here, and lets those rest that rest there. Asks again until the
   // home answers. Does nothing at the home itself.
   void AskUntilAnswered();
-  // The same, when the home has had time to hear what this server has just heard.
+  // The same, a little later: the home may still be handling the event that caused the question.
   void AskSoon();
   // The same, from time to time while durable jobs run here: they may rest at their home because no
   // trainer came.

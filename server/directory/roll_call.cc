@@ -38,7 +38,7 @@ const RolledJob* FindIn(const std::vector<RolledJob>& jobs, uint64_t job) {
 
 }  // namespace
 
-// --- At a server that is not the home -----------------------------------------------------------
+// --- At a server other than the home -------------------------------------------------------------
 
 void RollCall::Begin() {
   if (parts_.self->IsHome() || parts_.self->stopping() || std::exchange(asks_, true)) return;
@@ -72,7 +72,7 @@ absl::StatusOr<JobRoll> RollCall::Own() const {
   if (parts_.store == nullptr) return roll;
   BALLAST_ASSIGN_OR_RETURN(const std::vector<JobPlan> plans, parts_.store->All());
   for (const JobPlan& plan : plans) {
-    // A server that was added since may be the home now; it has nothing of this job.
+    // A newly added server may be the home now; it has nothing of this job.
     if (plan.servers.front() == parts_.self->home().id) roll.jobs.push_back(Rolled(plan));
   }
   return roll;
@@ -137,7 +137,7 @@ absl::StatusOr<RollAnswer> RollCall::Compare(const JobRoll& roll) const {
   for (const RolledJob& job : roll.jobs) {
     const bool known = std::any_of(plans.begin(), plans.end(),
                                    [&](const JobPlan& plan) { return plan.job == job.job; });
-    // One that is being made here of a snapshot gets its record at last.
+    // A job being made here of a snapshot gets its record at last.
     const bool made = parts_.store != nullptr && parts_.store->IsOrdered(job.job);
     const bool mine = job.begun && job.servers.front() == parts_.self->id();
     if (known || made || !mine || forgotten_.contains(job.job)) continue;

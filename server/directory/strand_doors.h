@@ -25,7 +25,7 @@
 
 namespace ballast::server {
 
-// The parts behind the doors; all outlive them.
+// The parts that the doors call; all outlive them.
 struct DoorParts {
   const ThisServer* self = nullptr;
   OwnerStrand* strand = nullptr;

@@ -1,4 +1,4 @@
-// What the operators' desks stand on. Each desk carries out some of the operators' calls at the
+// Parts shared by the operators' desks. Each desk carries out some of the operators' calls at the
 // home, and this server's share of the same calls when a peer is the home.
 // Comes from: Directory. Thread safety: plain pointers.
 #pragma once
@@ -27,14 +27,14 @@ class JobNames {
   // The plan of a job of which a snapshot can be taken, running or resting. Errors: JOB_BUSY while
   // trainers attach to it, or when it has ended and is not on disk; UNKNOWN_JOB.
   virtual absl::StatusOr<JobPlan> WholeJob(const QualifiedName& name) const = 0;
-  // The plan of a job that was made, whatever became of it. Errors: JOB_BUSY while trainers attach;
+  // The plan of an existing job, running or not. Errors: JOB_BUSY while trainers attach;
   // UNKNOWN_JOB.
   virtual absl::StatusOr<JobPlan> MadeJob(const QualifiedName& name) const = 0;
-  // Whether a job has the name, also one that is being made by its trainers.
+  // Whether a job has the name, also one still being made by its trainers.
   virtual bool HasName(const QualifiedName& name) const = 0;
-  // Durable jobs that are on disk only, or that ended a moment ago.
+  // Durable jobs kept on disk only, or ended a moment ago.
   virtual const std::map<QualifiedName, JobPlan>& resting() const = 0;
-  // The status of jobs that are not made yet, or that come together to begin again.
+  // The status of jobs not made yet, or starting again.
   virtual std::vector<JobStatus> Attaching() const = 0;
   // A job was made that rests.
   virtual void AddResting(const JobPlan& plan) = 0;

@@ -1,9 +1,9 @@
-// ExportBook: what the exports of this server, the home, take of their tenants' disk. An export is
-// the user's: it has no record, and its directory is removed by hand. So the book is a file beside
+// ExportBook: accounts at the home for the disk space of exports, per tenant. An export belongs to
+// the user: it has no record, and its directory is removed by hand. So the book is a file next to
 // the exports, `.quotas-<owner>`, with a line "<bytes> <tenant> <name>" for each, and an export
-// whose directory is gone is dropped when the book is next opened. What a removal that failed has
-// left of an export counts until a start removes it, or the next export of its name does: that only
-// if the removal got as far as its rename, else the name is refused as one that is there.
+// without a directory is dropped when the book is next opened. Files left by a failed removal count
+// until a start, or the next export of the same name, removes them. The next export does so only if
+// the removal got as far as its rename; otherwise it is refused, as the name exists.
 // Comes from: ExportDesk. Goes to: Exports, Quotas.
 // Thread safety: on the thread of LongWork for exports, and Count before that; every call blocks on
 // the disk.
@@ -28,18 +28,18 @@ class ExportBook {
   // As Exports::Begin, for the tenant; `bytes`: of all files that it will have; `state`: with
   // optimizer state. Errors: OVER_QUOTA, too. Nothing is left then.
   absl::Status Begin(const QualifiedName& name, uint64_t bytes, bool state);
-  // As Exports::Remove, of an export that was given up.
+  // As Exports::Remove, for an abandoned export.
   absl::Status Remove(const QualifiedName& name);
-  // After a start: enters what is there in the quotas. A book that cannot be read is logged, and
-  // its exports do not count.
+  // After a start: charges existing exports to the quotas. An unreadable book is logged, and its
+  // exports do not count.
   void Count();
 
  private:
   void Read();
   absl::Status Write() const;
-  // Gives back what users have removed.
+  // Gives back the space of exports that users have removed.
   void DropGone();
-  // Counts what is on the disk of an export that was given up.
+  // Counts the remaining files of an abandoned export.
   void CountLeft(const QualifiedName& name);
   // Of the tenant "default", whose root is above all others.
   Exports Root() const { return files_->exports(kDefaultTenant); }

@@ -15,7 +15,7 @@ namespace {
 
 constexpr LongWork::Thread kExportThread = LongWork::Thread::kExchange;
 
-// Why a server could not read the snapshot, where that is so: an operator has deleted it.
+// The error when an operator has deleted the snapshot meanwhile; else `status`.
 absl::Status DeletedMeanwhile(const SnapshotStore& store, const ExportCall& call,
                               const SnapshotManifest& manifest, const absl::Status& status) {
   if (!absl::IsNotFound(store.Find(manifest.id).status())) return status;
@@ -29,7 +29,7 @@ absl::Status DeletedMeanwhile(const SnapshotStore& store, const ExportCall& call
 
 std::vector<uint64_t> StepsOf(const SnapshotManifest& manifest, const JobSpec& spec) {
   std::vector<uint64_t> steps = StepsAfter(manifest.prepared, manifest.decision.decision);
-  steps.resize(spec.tensors.size(), 0);  // Some joined behind that round.
+  steps.resize(spec.tensors.size(), 0);  // Some tensors joined after that round.
   return steps;
 }
 

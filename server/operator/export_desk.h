@@ -1,8 +1,8 @@
 // ExportDesk: a job's weights and optimizer state as safetensors files, or as a universal
-// checkpoint. Every server writes a shard
-// of whole tensors out of a snapshot, whichever servers took it. For an export of the present state
-// the home takes a snapshot for as long as that lasts. An export is whole once its last file, which
-// the home writes, is there.
+// checkpoint. Every server writes a shard of whole tensors out of a snapshot, whichever servers
+// took it. For an export of the present state the home takes a snapshot for the duration of the
+// export. An export is complete once its last file exists. The home writes it after all shards, so
+// a reader never takes an interrupted export for a complete one.
 // Comes from: OperatorDoor at the home, PeerDoor elsewhere. Goes to: Exports, WriteExport.
 // Thread safety: owned by the directory's strand.
 #pragma once
@@ -39,7 +39,7 @@ class ExportDesk {
   void Count() { book_.Count(); }
 
  private:
-  // An export that is being written, at the home.
+  // An export being written, at the home.
   struct Writing {
     ExportCall call;
     SnapshotManifest manifest;
@@ -51,7 +51,7 @@ class ExportDesk {
   };
   using WritingRef = std::shared_ptr<Writing>;
 
-  // Of the present state, and of a snapshot that is there.
+  // Of the present state, and of an existing snapshot.
   void ExportPresent(const ExportCall& call, const Done& done);
   // Of the snapshot `id`; 0: of the one that the call names.
   void ExportSnapshot(const ExportCall& call, uint64_t id, const Done& done);

@@ -22,7 +22,7 @@ absl::Status NoJobFile(const std::string& what) {
                        absl::StrCat(kJobFile, " of the export ", what));
 }
 
-// What an export says of the job that it was made of.
+// Checks the manifest's facts about the original job.
 absl::Status CheckManifest(const SnapshotManifest& manifest, const absl::StatusOr<JobPlan>& was) {
   if (manifest.round < 1 || manifest.round > kRoundsMax) {
     return NoJobFile(absl::StrCat("is of round ", manifest.round));

@@ -29,7 +29,7 @@ class ImportDesk {
   void MakeShare(const ImportOrder& order, const ShareDone& done);
 
  private:
-  // An order that is ready to be given, and what operators read of it.
+  // An order ready to be given, and its description for operators.
   struct Ready {
     ImportOrder order;
     ImportInfo info;

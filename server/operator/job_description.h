@@ -1,4 +1,4 @@
-// What operators read of a durable job.
+// The operators' view of a durable job.
 // Comes from: the home's plans. Goes to: the Admin service. Thread safety: pure functions.
 #pragma once
 

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::chrono::seconds kDropRetry(1);
 
-// Seats of processes that are gone: a trainer of the new job takes one as it attaches.
+// Seats of former processes: a trainer of the new job takes one as it attaches.
 void Reseat(uint32_t world, JobPlan* plan) {
   EpochRecord& epoch = plan->epoch;
   epoch.members.clear();

@@ -25,7 +25,7 @@ class JobMaker {
 
   explicit JobMaker(const DeskParts& parts) : parts_(parts) {}
 
-  // Takes the name of a job that is to be made. ALREADY_EXISTS NAME_IN_USE when a job has it.
+  // Reserves the name of a new job. ALREADY_EXISTS NAME_IN_USE when a job has it.
   absl::Status TakeName(const QualifiedName& name);
   // Gives the name back: the job will not be made.
   void DropName(const QualifiedName& name) { making_.erase(name); }
@@ -48,7 +48,8 @@ class JobMaker {
   void StartRecovered();
 
  private:
-  // Removes what others have of a job that was not made; again and again until they have answered.
+  // Has the others remove their shares of a job after its creation failed. Repeated until all have
+  // answered: a forgotten share would keep its disk space, and the name at that server.
   void DropOrdered(uint64_t job);
   void OnMade(const JobPlan& plan, const absl::Status& status, const Done& done);
   void OnDropped(uint64_t job, const absl::Status& status);

@@ -163,7 +163,7 @@ void JobsDesk::Delete(const QualifiedName& name, bool force, const Done& done) {
   });
 }
 
-// The job rests first: a deletion that is broken off leaves nothing that half runs.
+// The job rests first: after an interrupted deletion no server runs half of a job.
 void JobsDesk::EndAndDelete(const JobPlan& plan, const std::shared_ptr<RoundEngine>& engine,
                             const Done& done) {
   engine->Fail(LocalJobs::Deleted(plan));

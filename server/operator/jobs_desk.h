@@ -25,8 +25,7 @@ class JobsDesk {
   JobsDesk(const DeskParts& parts, const SnapshotDesk* snapshots)
       : parts_(parts), snapshots_(snapshots) {}
 
-  // Every job that is at this server, or attaches at it, ascending name. `done` may run on any
-  // thread.
+  // Every job at this server, or attaching at it, ascending name. `done` may run on any thread.
   void Status(const std::function<void(std::vector<JobStatus>)>& done);
   // As OperatorDoor's ListJobs and DeleteJob, with their errors.
   void List(const std::function<void(absl::StatusOr<DurableJobs>)>& done);

@@ -1,4 +1,4 @@
-// What operators ask of the home, and what they read of jobs and snapshots, as plain values.
+// Operators' requests to the home, and their view of jobs and snapshots, as plain values.
 // Comes from: the Admin service. Goes to: the desks. Thread safety: plain values.
 #pragma once
 
@@ -26,7 +26,7 @@ struct DurableJob {
   uint32_t tensors = 0;
   uint32_t groups = 0;
   std::vector<uint32_t> servers;
-  uint32_t open_streams = 0;  // trainers that are attached
+  uint32_t open_streams = 0;  // attached trainers
   uint64_t disk_bytes = 0;    // of all its servers, if they are set up as the home is
 };
 using DurableJobs = std::vector<DurableJob>;
@@ -51,7 +51,7 @@ struct SnapshotFilter {
   std::string job;                    // of this one; empty: of all
 };
 
-// What a snapshot becomes when it is restored.
+// The restore of a snapshot as a job.
 struct RestoreCall {
   std::string tenant = kDefaultTenant;  // of the snapshot and of the new job
   std::string job;                      // of the snapshot
@@ -66,10 +66,10 @@ struct RestoreCall {
 
 struct RestoredJob {
   DurableJob job;
-  std::string copied;  // why a server copied what was to be shared; empty: none did
+  std::string copied;  // why a server copied files instead of sharing them; empty: none did
 };
 
-// What is written as files.
+// The export of a job's state as files.
 struct ExportCall {
   std::string tenant = kDefaultTenant;  // of the job and of the export
   std::string job;
@@ -91,7 +91,7 @@ struct ExportInfo {
   uint64_t parameters = 0;
 };
 
-// What an export becomes when it is imported.
+// The import of an export as a job.
 struct ImportCall {
   std::string tenant = kDefaultTenant;  // of the export and of the new job
   std::string from;                     // name of the export

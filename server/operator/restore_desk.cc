@@ -14,7 +14,7 @@ namespace {
 
 constexpr LongWork::Thread kRestoreThread = LongWork::Thread::kSnapshots;
 
-// What a server of the new job remembers of the round before its first.
+// A server's vote on the round before the new job's first.
 PreparedRecord VoteOf(const SnapshotManifest& manifest, const JobPlan& plan, uint32_t self) {
   PreparedRecord prepared = manifest.prepared;
   prepared.vote.server = self;

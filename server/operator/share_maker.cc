@@ -21,7 +21,7 @@ constexpr int kLanes = 4;
 absl::Status ShareMaker::Make(const JobPlan& plan, const JobStore::Fill& fill) {
   BALLAST_RETURN_IF_ERROR(self_->CheckServers(plan));
   if (const auto other = store_->FindNamed(plan.name()); other.ok()) {
-    // The home does not know it: an earlier order that was broken off has left it.
+    // Unknown to the home: an interrupted earlier order has left it.
     if (!other->making) {
       return NameInUse(plan.spec.name, absl::StrCat("exists on server ", self_->id()));
     }

@@ -1,5 +1,5 @@
-// SnapshotDesk: what operators ask of snapshots, at the home: to take one, to list them, to read
-// one through, to remove one.
+// SnapshotDesk: operators' requests about snapshots, at the home: to take one, to list them, to
+// verify one, to remove one.
 // Comes from: OperatorDoor, ExportDesk. Goes to: SnapshotTaking, SnapshotStore.
 // Thread safety: owned by the directory's strand.
 #pragma once
@@ -31,11 +31,11 @@ class SnapshotDesk {
   void List(const SnapshotFilter& filter, const ListDone& done);
   void Verify(const QualifiedName& job, const std::string& name, const Done& done);
   void Delete(const QualifiedName& job, const std::string& name, const Done& done);
-  // A snapshot that is not listed, for as long as an export takes; the caller removes it.
+  // An unlisted snapshot for the duration of an export; the caller removes it.
   void TakePassing(const QualifiedName& job, const Done& done);
 
-  // UNAVAILABLE RECOVERING for a job that is to run, or to be deleted, while a snapshot of it is
-  // taken at rest.
+  // UNAVAILABLE RECOVERING for a job to be woken or deleted while a snapshot of it is taken at
+  // rest.
   absl::Status HeldAtRest(const JobPlan& plan) const;
 
  private:

@@ -56,7 +56,7 @@ absl::Status SnapshotFiles::Commit(const SnapshotManifest& manifest) const {
 absl::Status SnapshotFiles::Remove(const std::string& tenant, uint64_t id) const {
   SnapshotStore theirs = store(tenant);
   const absl::Status removed = theirs.Remove(id);
-  // One that is whole counts as before, and so does what cannot be looked at.
+  // A complete snapshot counts as before, and so does an unreadable one.
   if (!removed.ok() && !absl::IsNotFound(theirs.Find(id).status())) return removed;
   const absl::StatusOr<uint64_t> left = removed.ok() ? uint64_t{0} : theirs.BytesOnDisk(id);
   if (!left.ok()) return removed;
@@ -75,7 +75,7 @@ absl::Status SnapshotFiles::Count() const {
   for (const std::string& tenant : tenants) {
     BALLAST_ASSIGN_OR_RETURN(const std::vector<SnapshotManifest> all, store(tenant).List());
     for (const SnapshotManifest& one : all) {
-      // Of one that cannot be looked at, what its manifest says.
+      // For an unreadable snapshot, the size in its manifest.
       const uint64_t bytes = store(tenant).BytesOnDisk(one.id).value_or(one.bytes);
       self_->config().quotas->Note(Held(tenant, one.id), tenant, {.disk_bytes = bytes});
     }

@@ -1,7 +1,7 @@
 // SnapshotFiles: the snapshots and exports that this server keeps or reads, as the desks see them.
 // Comes from: Directory. Goes to: SnapshotStore, Exports.
-// Thread safety: immutable, apart from what the stores do; every call but Check, CheckHome and
-// InfoOf blocks on the disk.
+// Thread safety: immutable, apart from the stores; every call but Check, CheckHome and InfoOf
+// blocks on the disk.
 #pragma once
 
 #include <cstdint>
@@ -28,14 +28,14 @@ class SnapshotFiles {
   // As Check, at the home; see ThisServer::CheckHome. On the strand.
   absl::Status CheckHome() const;
 
-  // SnapshotStore's Begin, Commit and Remove, which take and give back what the job's tenant may
-  // have on disk; Begin `bytes`, which need not cover the manifest. Begin and Commit: OVER_QUOTA,
-  // too, and a Commit has written nothing then. What a Remove that failed has left counts further.
+  // SnapshotStore's Begin, Commit and Remove, charged to the disk quota of the job's tenant; Begin
+  // charges `bytes`, which need not cover the manifest. Begin and Commit: OVER_QUOTA, too, and a
+  // Commit has written nothing then. Files left by a failed Remove still count.
   absl::Status Begin(uint64_t id, const JobPlan& plan, const std::string& name,
                      uint64_t bytes) const;
   absl::Status Commit(const SnapshotManifest& manifest) const;
   absl::Status Remove(const std::string& tenant, uint64_t id) const;
-  // After a start, at the home: enters the snapshots that are there in the quotas. Errors as
+  // After a start, at the home: charges existing snapshots to the quotas. Errors as
   // SnapshotStore::List's.
   absl::Status Count() const;
 
@@ -59,7 +59,7 @@ class SnapshotFiles {
   const DirectorySnapshots kept_;
 };
 
-// A number for a snapshot, or for a job or a seat that is made of one. Never 0.
+// A number for a snapshot, or for a job or a seat made from one. Never 0.
 uint64_t RandomId();
 
 }  // namespace ballast::server

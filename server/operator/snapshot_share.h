@@ -1,6 +1,6 @@
 // SnapshotShare: the part of this server in the snapshots that a home takes. A running job's state
-// on disk is held, which takes no time, and then written to the part beside the rounds. A resting
-// job's files are read (resting_holds.h).
+// on disk is held, which takes no time, and then written to the part while rounds continue. A
+// resting job's files are read (resting_holds.h).
 // Comes from: SnapshotTaking at the home, PeerDoor elsewhere. Goes to: RoundEngine, RestingHolds,
 // SnapshotStore. Thread safety: owned by the directory's strand.
 #pragma once
@@ -37,7 +37,7 @@ class SnapshotShare {
   void CaptureResting(const SnapshotCall& call, const Done& done);
   void Release(const SnapshotCall& call, const Done& done);
   bool RestsHere(uint64_t job) const;
-  // Writes states of this server's extents to a part, and says how far that is.
+  // Writes states of this server's extents to a part, and reports the progress.
   TakeExtent TakeInto(const std::shared_ptr<ImageFile>& part, const JobPlan& plan,
                       const Layout& layout, uint64_t round) const;
 

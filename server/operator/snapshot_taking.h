@@ -1,7 +1,8 @@
-// SnapshotTaking: one snapshot that is being taken, at the home. Every server of the job holds what
-// is on its disk. The latest of the rounds that they name is the snapshot's. Then each server
-// writes its part, and when all parts survive the home writes the manifest, before which there is
-// no snapshot. After an error every server lets go, and nothing is left on disk.
+// SnapshotTaking: one snapshot in the making, at the home. Every server of the job holds its state
+// on disk and names its round. The latest of these rounds is the snapshot's. Then each server
+// writes its part, and when all parts are durable the home writes the manifest. Before that there
+// is no snapshot, so a crash leaves only parts without a manifest, never an incomplete snapshot.
+// After an error every server lets go, and nothing is left on disk.
 // Comes from: SnapshotDesk. Goes to: SnapshotShare here, and the peers'.
 // Thread safety: owned by the directory's strand.
 #pragma once
@@ -49,7 +50,7 @@ class SnapshotTaking : public std::enable_shared_from_this<SnapshotTaking> {
   SnapshotManifest Manifest() const;
   absl::StatusOr<SnapshotInfo> CommitFiles();
   void Mark(const SnapshotInfo& info) const;
-  // Removes what is older than the newest `keep`, but never the one that has just been taken.
+  // Removes snapshots older than the newest `keep`, but never the one just taken.
   void DropOldest() const;
   void GiveUp(const absl::Status& why);
   // Does a step at every server. `then` runs on the strand with the first error, when all servers
@@ -63,7 +64,7 @@ class SnapshotTaking : public std::enable_shared_from_this<SnapshotTaking> {
   const Done done_;
   const uint64_t id_;
   uint64_t bytes_ = 0;
-  uint64_t round_ = 0;    // the latest that was named
+  uint64_t round_ = 0;    // the latest named by a server
   CapturedRound before_;  // at this server, the home
 };
 
