@@ -27,7 +27,7 @@ struct CommandLine {
 
 extern const char kUsage[];
 
-// Reads the arguments behind the program's name, and BALLAST_* of `environment`. Errors:
+// Reads the arguments after the program's name, and BALLAST_* of `environment`. Errors:
 // INVALID_ARGUMENT naming the flag, with a suggestion where one is near.
 absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments,
                                              const std::map<std::string, std::string>& environment);

@@ -1,4 +1,4 @@
-// OwnFacts: what this server says of itself to operators, from the moment its port is open.
+// OwnFacts: this server's report about itself to operators, from the moment its port is open.
 // Comes from: Server, which learns it bit by bit. Goes to: the Admin service, the status pages.
 // Thread safety: thread-safe.
 #pragma once
@@ -69,7 +69,7 @@ class OwnFacts {
     MutexLock lock(&mu_);
     return facts_.admin;
   }
-  // What the Hellos of other servers show.
+  // Findings from the Hellos of other servers.
   PeerSightings* sightings() { return &sightings_; }
   ServerFacts Get() const {
     MutexLock lock(&mu_);

@@ -12,7 +12,7 @@
 
 namespace ballast::server {
 
-// The record: a line "name value" for each thing that is known.
+// The record: a line "name value" for each known fact.
 std::string DescribeServer(const std::string& address, const std::string& data_dir);
 
 // Writes the record of server `id`. DATA_LOSS STATE_LOST when the store is another server's.

@@ -1,4 +1,4 @@
-// What a server keeps on its disks: the file system that its jobs use, its metadata, its durable
+// A server's storage on its disks: the file system that its jobs use, its metadata, its durable
 // jobs, snapshots and exports.
 // Comes from: server.cc. Goes to: server/meta, server/directory.
 // Thread safety: the opening calls are of one thread; what they return says for itself.

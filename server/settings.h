@@ -1,4 +1,4 @@
-// What the configuration of a server says to its rooms: their limits, budgets and times.
+// Settings for the server's rooms, from its configuration: limits, budgets and times.
 // Comes from: server.cc. Goes to: server/directory, server/service.
 // Thread safety: immutable.
 #pragma once

@@ -32,7 +32,7 @@ absl::StatusOr<RendezvousCall> RendezvousFromProto(const v1::RendezvousRequest& 
 v1::RendezvousReply RendezvousToProto(const rendezvous::Reply& reply);
 absl::StatusOr<Doing> DoingFromProto(const v1::Doing& doing);
 
-// What an Attach answers besides the plan.
+// The terms an Attach answers in addition to the plan.
 struct TransportTerms {
   uint32_t chunk_bytes = 0;
   uint64_t credit_bytes = 0;

@@ -1,8 +1,8 @@
-// IdleTrim: gives memory that malloc keeps back to the kernel once a server is quiet again.
-// TuneMalloc lets it keep 2 GB, which is right for frames that come and go, and wrong for what one
-// manifest a day or a flood of broken calls has left. It looks at the memory of the process, so
-// that nothing has to say that it left some. Comes from: server.cc. Goes to: malloc. Thread safety:
-// Start and the destructor from one thread; the rest runs on the executor.
+// IdleTrim: returns memory cached by malloc to the kernel once a server is quiet again. TuneMalloc
+// lets it keep 2 GB, which is right for frames that come and go, and wrong for what one manifest a
+// day or a flood of broken calls has left. It looks at the memory of the process, so that nothing
+// has to say that it left some. Comes from: server.cc. Goes to: malloc. Thread safety: Start and
+// the destructor from one thread; the rest runs on the executor.
 #pragma once
 
 #include <chrono>
@@ -42,7 +42,7 @@ class IdleTrim : public std::enable_shared_from_this<IdleTrim> {
   uint64_t last_;   // bytes at the last look
   uint64_t least_;  // the least since the last trim
   int waited_ = 0;  // intervals since then
-  int pause_ = 1;   // intervals that have to pass
+  int pause_ = 1;   // intervals until the next trim
 };
 
 }  // namespace ballast::server

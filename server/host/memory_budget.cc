@@ -22,7 +22,7 @@ constexpr uint64_t kRpcConnectionBytes = 32 << 10;
 // Code, threads, the metadata store, and pages that malloc has not given back yet.
 constexpr uint64_t kServerBytes = 256 << 20;
 
-// The number that stands behind `wanted` in a file of names and numbers; 0 when there is none.
+// The number after `wanted` in a file of names and numbers; 0 if there is none.
 uint64_t NumberOf(const std::string& path, const std::string& wanted) {
   std::ifstream file(path);
   std::string key;

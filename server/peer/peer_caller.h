@@ -34,7 +34,7 @@ using PeerTimer = std::function<bool(std::chrono::nanoseconds delay, std::functi
 // Whether the same call may succeed later: the peer did not answer, or not in time.
 bool MayPass(const absl::Status& status);
 
-// What a call needs beside its request.
+// Options of a call in addition to its request.
 struct PeerCallOptions {
   const char* method = nullptr;
   std::chrono::nanoseconds timeout{0};

@@ -20,7 +20,7 @@ constexpr uint32_t kManyJobs = 10;
 // As the server's own kDiskHangs.
 constexpr uint64_t kHangsNs = uint64_t{10} * 1'000'000'000;
 
-// What is wrong with a disk; empty: nothing.
+// The problem of a disk; empty: none.
 std::string ProblemOf(const v1::DiskStatus& disk) {
   const std::string which = absl::StrCat("its ", disk.directory(), " disk ");
   if (!disk.answers()) return absl::StrCat(which, "does not answer");

@@ -1,4 +1,4 @@
-// What is wrong with a server by what it says of itself, and what its jobs wait for.
+// Problems of a server by its own report, and the peers and trainers its jobs wait for.
 // Comes from: StatusReply. Goes to: /statusz, ballastctl health.
 // Thread safety: pure functions. Texts are as peers sent them: whatever shows them escapes them.
 #pragma once
@@ -16,8 +16,8 @@ namespace ballast::server {
 // that are lost.
 std::vector<std::string> ProblemsOf(const v1::StatusReply& server);
 
-// What the open round of `job` waits for at `server`: "trainer 3", "trainers 0, 2" or "server 1";
-// empty where no round is open.
+// The peers or trainers that the open round of `job` waits for at `server`: "trainer 3", "trainers
+// 0, 2" or "server 1"; empty without an open round.
 std::string WaitsFor(const v1::StatusReply& server, const v1::JobStatus& job);
 
 // A sentence for each job whose open round waits for a peer that is not reached or a trainer that
@@ -27,7 +27,7 @@ std::vector<std::string> StallsOf(const v1::StatusReply& server);
 // Whether `job` is one of these.
 bool Stalls(const v1::StatusReply& server, const v1::JobStatus& job);
 
-// One sentence: whether all is well at `server`, or what is not; and whether it is.
+// One sentence: whether all is well at `server`, or the problems; and whether it is.
 struct Verdict {
   bool well = true;
   std::string text;

@@ -15,7 +15,7 @@ using Replies = std::vector<v1::StatusReply>;
 
 // "12.3 MiB": for reading, not for reading back.
 std::string ShortBytes(uint64_t bytes);
-// "serving", or what the server does instead.
+// "serving", or the server's present state instead.
 std::string StateOf(const v1::StatusReply& server);
 // "250 us", "1.5 ms", "12.0 s".
 std::string SecondsText(double seconds);

@@ -33,7 +33,7 @@ std::string JobsJson(const v1::ListJobsReply& reply);
 std::string SnapshotsTable(const v1::ListSnapshotsReply& reply);
 std::string SnapshotsJson(const v1::ListSnapshotsReply& reply);
 
-// What was exported, as a JSON object; "seconds" from the request to the end.
+// A finished export, as a JSON object; "seconds" from the request to the end.
 std::string ExportJson(const v1::ExportReply& reply);
 
 // What was imported: JobsJson's object of one job, and "bytes", "seconds" and whether optimizer
