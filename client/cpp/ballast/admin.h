@@ -1,4 +1,4 @@
-// What an operator asks of the servers, from a program: durable jobs, snapshots and forks.
+// An operator's calls from a program: durable jobs, snapshots and forks.
 // Comes from: the Python module, programs. Goes to: the jobs' home, found through any server.
 // C++17-clean. Thread safety: immutable after its construction; any thread may call.
 #pragma once
@@ -17,14 +17,15 @@
 namespace ballast::client {
 
 struct AdminOptions : Servers {
-  // How long a call is repeated while no server can be reached, or while servers still start.
+  // How long a call is retried while no server can be reached, or servers are starting.
   std::chrono::milliseconds patience{0};
   double time_scale = 1;  // stretches how long a server may take to answer (sanitizer runs)
-  // A call asks about ten times a second, on its thread; true ends it with CANCELLED. May be empty.
+  // Called about ten times a second, on the call's thread; true ends the call with CANCELLED. May
+  // be empty.
   std::function<bool()> should_stop;
 };
 
-// A job that is on the servers' disks.
+// A job on the servers' disks.
 struct DurableJob {
   std::string name;
   uint64_t job_id = 0;
@@ -32,7 +33,7 @@ struct DurableJob {
   uint32_t world = 0;
   uint64_t round = 0;  // the next
   uint64_t parameters = 0;
-  uint32_t open_streams = 0;  // of trainers that are attached
+  uint32_t open_streams = 0;  // of attached trainers
   uint64_t disk_bytes = 0;    // of all its servers
 };
 
@@ -51,16 +52,15 @@ struct RestoreOptions {
   std::string snapshot;  // of that job
   std::string as;        // name of the new job
   uint32_t world = 0;    // of the new job; 0: as it was
-  // A fork: the new job begins in the snapshot's files, and nothing is copied where files can be
-  // linked.
+  // A fork: the new job starts from the snapshot's files, linked instead of copied where possible.
   bool share = false;
 };
 
 // Each call blocks until the servers have answered. Errors of all calls: those of the server, with
 // their reason; UNAVAILABLE UNREACHABLE when no server has answered within `patience`; CANCELLED
 // CLOSED when should_stop returned true; INVALID_ARGUMENT BAD_ARGUMENT without endpoints.
-// A call that is repeated after a broken connection may meet its own work: then Restore returns
-// NAME_IN_USE, and a deletion NOT_FOUND.
+// A call retried after a broken connection may find its own first attempt done: then Restore
+// returns NAME_IN_USE, and a deletion NOT_FOUND.
 class Admin {
  public:
   explicit Admin(AdminOptions options) : options_(std::move(options)) {}
@@ -73,7 +73,7 @@ class Admin {
 
   // Snapshots of a job, oldest first; of all jobs when `job` is empty. An unknown job has none.
   absl::StatusOr<std::vector<Snapshot>> Snapshots(const std::string& job) const;
-  // NOT_FOUND UNKNOWN_JOB when there is none of that name.
+  // NOT_FOUND UNKNOWN_JOB when no snapshot has that name.
   absl::Status DeleteSnapshot(const std::string& job, const std::string& snapshot) const;
   // Makes a job that rests until trainers attach with Resume::kMust. ALREADY_EXISTS NAME_IN_USE;
   // NOT_FOUND UNKNOWN_JOB; RESOURCE_EXHAUSTED OVER_BUDGET.

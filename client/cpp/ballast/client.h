@@ -1,10 +1,10 @@
 // Ballast's C++ client: attach a trainer to a job, push gradients, receive stepped weights.
 // Comes from: a training program (or the Python module). Goes to: every state server of the job.
 // A job is durable when JobOptions::durability is kPower or kProcess.
-// When a server goes away: in a durable job that is a pause, not the end. Calls wait, report to
-// JobOptions::on_pause, reach the server again, send what it lacks from the caller's buffers, and
-// continue; the result has the same bits. After JobOptions::reconnect_timeout they return
-// SERVER_LOST. With kNone a lost server ends the job.
+// When a server goes away: a durable job pauses. Calls wait, report to JobOptions::on_pause,
+// reconnect, send the missing frames again from the caller's buffers, and continue; the result has
+// the same bits. After JobOptions::reconnect_timeout they return SERVER_LOST. With kNone a lost
+// server ends the job.
 // When a trainer goes away: in a durable job a new process may take its slot with
 // JobOptions::resume. It receives the weights and continues where the job stands; the other
 // trainers pause and lose nothing. A process whose slot was taken ends with WRONG_INCARNATION.
@@ -56,7 +56,7 @@ enum class InitMode {
   kBroadcast,
 };
 
-// What a finished round survives. Numbers equal ballast.v1.Durability.
+// Failures that a finished round survives. Numbers equal ballast.v1.Durability.
 enum class Durability : uint8_t {
   kPower = 1,    // power loss of every host
   kProcess = 2,  // kill -9 of every server process
@@ -71,27 +71,27 @@ enum class Device : uint8_t {
   kNvme = 2,  // on NVMe, with as much of it in memory as fits; durable jobs only
 };
 
-// What a round does in which a gradient, or the sum of the gradients, is NaN or Inf. Either way no
+// Policy for a round in which a gradient, or the sum of the gradients, is NaN or Inf. Either way no
 // server applies any of it. Numbers equal ballast.v1.NonfinitePolicy.
 enum class NonfinitePolicy : uint8_t {
   kSkip = 0,  // the job continues: RoundReport::applied is false
   kHalt = 1,  // the step of every trainer ends with NONFINITE
 };
 
-// What a job's name means at Attach. Numbers equal ballast.v1.Resume.
+// How Attach treats an existing job of the same name. Numbers equal ballast.v1.Resume.
 enum class Resume : uint8_t {
-  kNever = 1,  // a new job; NAME_IN_USE when there is one
-  kAuto = 2,   // the job of that name if there is one, else a new one
-  kMust = 3,   // the job of that name; UNKNOWN_JOB when there is none
+  kNever = 1,  // a new job; NAME_IN_USE when one exists
+  kAuto = 2,   // the job of that name if one exists, else a new one
+  kMust = 3,   // the job of that name; UNKNOWN_JOB when none exists
 };
 
 // Most bytes of a user state (Client::SetUserState).
 inline constexpr size_t kUserStateBytesMax = 65536;
 
-// Pause::server while an attach has not learned which server is at Pause::address.
+// Pause::server while an attach does not know the id of the server at Pause::address.
 inline constexpr uint32_t kServerUnknown = UINT32_MAX;
 
-// News of a server that is away, or of trainers that change. Times count from the moment the client
+// News of a server outage, or of a change of trainers. Times count from the moment the client
 // noticed.
 struct Pause {
   enum class Kind {
@@ -100,12 +100,12 @@ struct Pause {
     kLost,
     // The server is still away; every 5 s.
     kWaiting,
-    // The server is there again; the client sends what it lacks.
+    // The server is back; the client sends the frames it lacks.
     kBack,
-    // `slots` get new processes, in `epoch`. Every 5 s with epoch 0 while the job's home has not
-    // named the slots yet.
+    // `slots` get new processes, in `epoch`. Every 5 s with epoch 0 until the job's home names the
+    // slots.
     kReplacing,
-    // Every server that is there has taken this trainer into the new epoch.
+    // Every reachable server has taken this trainer into the new epoch.
     kReplaced,
     // The trainer in `slots` is away. Rounds wait for it until its lease is over, in a fixed world
     // until a process takes its seat. At once when the process ended; after the servers'
@@ -117,13 +117,13 @@ struct Pause {
   Kind kind = Kind::kLost;
   uint32_t server = 0;               // id of the server; in news of trainers: of the job's home
   std::string address;               // empty while an attach does not know it
-  uint64_t round = 0;                // the round that is running, or would be next; 0: attaching
+  uint64_t round = 0;                // the running round, or the next one; 0: attaching
   std::chrono::nanoseconds away{0};  // so far; kBack, kReplaced: in all
   std::string error;                 // why it was lost, or why the last try to reach it failed
   uint32_t epoch = 0;                // kReplacing, kReplaced: the job's new one
   std::vector<uint32_t> slots;       // with a new process, ascending; or the slot away or back
-  std::vector<uint32_t> joined;      // kReplacing, kReplaced: those of `slots` that were empty
-  std::vector<uint32_t> left;        // kReplacing, kReplaced: slots that are empty now, ascending
+  std::vector<uint32_t> joined;      // kReplacing, kReplaced: those of `slots` empty before
+  std::vector<uint32_t> left;        // kReplacing, kReplaced: now empty slots, ascending
   uint32_t world = 0;                // likewise: trainers from now on
 };
 
@@ -133,7 +133,7 @@ struct JobOptions : Servers {
   uint32_t slot = 0;   // this trainer's seat, 0..world-1
   // The optimizer, as docs/optimizers.md lists them: "AdamW", "SGD", ...
   std::string optimizer = "AdamW";
-  // Its options, which are fixed for the job, by name. What is not named has its default.
+  // Its options by name, fixed for the life of the job. Options left out have their defaults.
   std::map<std::string, double> optimizer_options;
   double max_grad_norm = 0;  // global 2-norm clip; 0: off. ds_config gradient_clipping
   double loss_scale = 1;     // static; gradients arrive multiplied by it
@@ -155,8 +155,8 @@ struct JobOptions : Servers {
   // How long a server of a durable job may be away before the call that waits for it fails with
   // SERVER_LOST. time_scale stretches it.
   std::chrono::milliseconds reconnect_timeout = std::chrono::minutes(10);
-  // Whether this process may continue a job that is there, in the place of a process that ended or
-  // died. Durable jobs only: with Durability::kNone kAuto is kNever, and kMust is an error.
+  // Whether this process may continue an existing job, in place of a process that ended or died.
+  // Durable jobs only: with Durability::kNone, kAuto acts as kNever, and kMust is an error.
   Resume resume = Resume::kNever;
   // Trainers may come and go while the job runs. Then `world` is the number of trainers that the
   // job starts with. A process whose slot is empty, or beyond the slots of the job, joins with
@@ -165,15 +165,16 @@ struct JobOptions : Servers {
   // (`timing.lease` of the servers) runs out. False: the world is fixed, and rounds wait for a lost
   // trainer. Needs a durable job. All trainers give the same value.
   bool variable_world = false;
-  // Smallest world of a variable one, at most `world`. A job without trainers begins again when
-  // `world` trainers are there, or after `timing.lease` with those that are there, if at least
-  // `min_world` are. After a loss the others continue only if at least `min_world` are left. The
-  // value of the newest trainers counts, as soon as that many take part.
+  // Smallest world of a variable one, at most `world`. A job without trainers restarts when `world`
+  // trainers have attached, or after `timing.lease` with those attached by then, if at least
+  // `min_world`. After a loss the others continue only if at least `min_world` are left. The value
+  // of the newest trainers counts, as soon as that many take part.
   uint32_t min_world = 1;
   // The value of the first trainer counts.
   Device device = Device::kAuto;
-  // Hears the news. Attach, Step, Wait and fetches call it on their thread, without a lock; it also
-  // gets news from between two calls, at most the newest 64. It may call Abort. Empty: a log line.
+  // Receives the news. Attach, Step, Wait and fetches call it on their thread, without a lock; it
+  // also gets the news that came between two calls, at most the newest 64. It may call Abort.
+  // Empty: the news is logged.
   std::function<void(const Pause&)> on_pause;
 };
 
@@ -193,12 +194,12 @@ struct RoundReport {
   double loss_scale = 1;           // for the next round
   Policy policy;                   // after the round
   uint64_t opt_step = 0;           // applied rounds so far
-  uint64_t nonfinite = 0;          // elements of the gradients' sum that are NaN or Inf
-  uint64_t consecutive_skips = 0;  // rounds in a row that were not applied, this one included
-  // When the round was not applied: tensor, index and slot of the first value that is not finite,
-  // in the order of the job's tensors, as text; the same on every trainer.
+  uint64_t nonfinite = 0;          // NaN or Inf elements in the gradients' sum
+  uint64_t consecutive_skips = 0;  // unapplied rounds in a row, including this one
+  // When the round was not applied: tensor, index and slot of the first non-finite value, in the
+  // order of the job's tensors, as text; the same on every trainer.
   std::string nonfinite_element;
-  uint64_t weight_overflows = 0;  // finite masters that are Inf as weights
+  uint64_t weight_overflows = 0;  // finite masters that overflow to Inf as weights
   uint64_t bytes_up = 0;          // payload pushed this round, repeated frames included
   uint64_t bytes_down = 0;        // payload of the weights, each counted once
   // Wall time at this client: push, first byte out to last ack in; wait, from there to the last
@@ -216,9 +217,9 @@ struct RoundReport {
   uint32_t world = 0;       // trainers whose gradients were averaged
 };
 
-// What one round sets when a caller imports optimizer state: a plane, that is the bits of one state
-// array, as many per element as the tensor's dtype has: all 32 of an fp32 tensor, the high or the
-// low half of a bf16 or fp16 tensor.
+// The part of an optimizer state that one round imports: a plane of one state array, with as many
+// bits per element as the tensor's dtype has: all 32 of an fp32 tensor, the high or the low half of
+// a bf16 or fp16 tensor.
 struct StateUpload {
   uint32_t array = 0;  // position in Client::state_arrays()
   bool low = false;    // the low half, which fp32 tensors do not have
@@ -230,7 +231,7 @@ struct StateUpload {
 };
 
 // Memory for the fp32 state of one tensor, in the order of Client::state_arrays(): numel floats per
-// array. The caller owns it. Null, and what is left out at the end, skips an array.
+// array. The caller owns it. A null or missing entry skips its array.
 struct StateBuffers {
   std::vector<float*> arrays;
 };
@@ -243,14 +244,14 @@ class Client {
   // Then uploads the initial weights (lead trainer) or receives them (InitMode::kBroadcast).
   // `buffers[i].weight` belongs to `tensors[i]`, and is lent until the return. `gpu` is set when
   // some tensors are on a GPU.
-  // With JobOptions::resume, when the job is there: takes the place of the slot's last process, and
-  // receives every weight from the servers, whatever `buffers` held before. If that process died
-  // early, the lead trainer first uploads the initial weights that the servers lack. Then resumed()
-  // is true, and round() says where the job stands. Errors: INVALID_ARGUMENT BAD_SPEC |
-  // BAD_ARGUMENT; FAILED_PRECONDITION SPEC_MISMATCH, INIT_MISMATCH (names the first tensor),
-  // PROTOCOL_MISMATCH; ALREADY_EXISTS NAME_IN_USE, SLOT_TAKEN (resume: the slot's last process is
-  // alive); NOT_FOUND UNKNOWN_JOB (Resume::kMust); DEADLINE_EXCEEDED ATTACH_TIMEOUT (names the
-  // missing slots); RESOURCE_EXHAUSTED OVER_BUDGET; UNAVAILABLE UNREACHABLE.
+  // With JobOptions::resume, when the job exists: takes the place of the slot's last process, and
+  // receives every weight from the servers, overwriting `buffers`. If that process died early, the
+  // lead trainer first uploads the initial weights that the servers lack. Then resumed() is true,
+  // and round() is the job's next round. Errors: INVALID_ARGUMENT BAD_SPEC | BAD_ARGUMENT;
+  // FAILED_PRECONDITION SPEC_MISMATCH, INIT_MISMATCH (names the first tensor), PROTOCOL_MISMATCH;
+  // ALREADY_EXISTS NAME_IN_USE, SLOT_TAKEN (resume: the slot's last process is alive); NOT_FOUND
+  // UNKNOWN_JOB (Resume::kMust); DEADLINE_EXCEEDED ATTACH_TIMEOUT (names the missing slots);
+  // RESOURCE_EXHAUSTED OVER_BUDGET; UNAVAILABLE UNREACHABLE.
   static absl::StatusOr<std::unique_ptr<Client>> Attach(const JobOptions& options,
                                                         const std::vector<Tensor>& tensors,
                                                         const std::vector<TensorBuffers>& buffers,
@@ -259,8 +260,8 @@ class Client {
   // Adds tensors in new groups, before the next Step. All trainers call it with equal content.
   // `tensors[i].group` continues the existing group numbers; `buffers[i].weight` belongs to
   // `tensors[i]` and is lent until the return. A durable job can grow after its first round, once
-  // before each round. After OVER_BUDGET the job is as before.
-  // `schedule_groups`: of the new groups, where the job's groups were given theirs.
+  // before each round. After OVER_BUDGET the job is unchanged. `schedule_groups`: the schedule
+  // group of each new group, if the job's groups were given theirs (ScheduleOptions::groups).
   // Errors: as Attach; LAYOUT_MISMATCH when the trainers disagree; UNIMPLEMENTED UNSUPPORTED.
   virtual absl::Status Extend(const std::vector<Tensor>& tensors,
                               const std::vector<TensorBuffers>& buffers, InitMode init,
@@ -268,7 +269,7 @@ class Client {
 
   // One round: pushes every gradient, waits for the decision of all servers, writes the stepped
   // weights into `buffers[i].weight`. `hyper` has one entry per group, `buffers` one per tensor in
-  // manifest order. `loss_scale`: what the loss was multiplied by; 0: the job's static one. Equals
+  // manifest order. `loss_scale`: the factor applied to the loss; 0: the job's static one. Equals
   // BeginStep and then Wait until Wait returns true.
   // Errors: INVALID_ARGUMENT BAD_HYPERPARAM; ABORTED HYPERPARAM_MISMATCH; UNAVAILABLE TRAINER_LOST
   // or SERVER_LOST, with the slot or server in message and detail (in a durable job only after
@@ -276,9 +277,9 @@ class Client {
   // WRONG_VERSION (a server came back with another version), WRONG_INCARNATION (another process has
   // this slot; this one must end). After these errors of a running round the weights may be a mix
   // of both versions. ABORTED NONFINITE is different: it ends a halted round on every trainer, and
-  // names tensor, index and slot. No server applied the round, the weights are those of before,
-  // round() has grown by one, and the next Step may follow. FAILED_PRECONDITION LOSS_SCALE_MISMATCH
-  // when `loss_scale` is not policy().loss_scale: nothing was sent, and another Step may follow.
+  // names tensor, index and slot. No server applied the round, the weights are unchanged, round()
+  // has grown by one, and the next Step may follow. FAILED_PRECONDITION LOSS_SCALE_MISMATCH when
+  // `loss_scale` is not policy().loss_scale: nothing was sent, and another Step may follow.
   virtual absl::StatusOr<RoundReport> Step(const std::vector<Hyper>& hyper,
                                            const std::vector<TensorBuffers>& buffers,
                                            double loss_scale = 0) = 0;
@@ -317,11 +318,11 @@ class Client {
   virtual absl::Status BeginStateUpload(const StateUpload& upload,
                                         const std::vector<TensorBuffers>& buffers) = 0;
 
-  // Sets what this slot's program needs to continue after a round, for example its place in the
-  // data and its random state. The service does not read these bytes. They travel with every
-  // BeginStep from now on, and the service keeps them with the round. The next process in this slot
-  // begins with them. Between rounds only. Error: INVALID_ARGUMENT BAD_ARGUMENT, with both sizes,
-  // above kUserStateBytesMax bytes.
+  // Sets the state that this slot's program needs to continue after a round, for example its
+  // position in the data and its random state. The service does not read these bytes. They travel
+  // with every BeginStep from now on, and the service keeps them with the round. The next process
+  // in this slot begins with them. Between rounds only. Error: INVALID_ARGUMENT BAD_ARGUMENT, with
+  // both sizes, above kUserStateBytesMax bytes.
   virtual absl::Status SetUserState(std::string state) = 0;
   // The last value of SetUserState. In a resumed job at first the value that the slot's last
   // process gave with the newest finished round, round() - 1. Empty when there is none.
@@ -345,27 +346,27 @@ class Client {
   // continue. Returns that round as soon as the snapshot is whole on disk. Of the job's snapshots
   // the newest `keep` stay, and all with 0. After an error nothing of the snapshot is left:
   // ALREADY_EXISTS NAME_IN_USE; INVALID_ARGUMENT BAD_ARGUMENT; RESOURCE_EXHAUSTED OVER_BUDGET, with
-  // the bytes it takes and the bytes that are free; FAILED_PRECONDITION UNSUPPORTED when the
-  // servers keep no snapshots, JOB_BUSY while the job takes another one; UNIMPLEMENTED UNSUPPORTED
-  // for durability none; UNAVAILABLE when a server goes away meanwhile; ABORTED when rounds needed
-  // the room.
+  // the bytes needed and the bytes free; FAILED_PRECONDITION UNSUPPORTED when the servers keep no
+  // snapshots, JOB_BUSY while the job takes another one; UNIMPLEMENTED UNSUPPORTED for durability
+  // none; UNAVAILABLE when a server goes away meanwhile; ABORTED when rounds needed the space.
   virtual absl::StatusOr<uint64_t> Snapshot(const std::string& name, uint32_t keep) = 0;
 
-  // Says that this slot runs no further round, and closes the streams. A second call does nothing.
-  // Waits for a server that is away no longer than the servers' report_after. In the middle of a
-  // round or another call, as a signal's handler may be, it breaks that off: its Wait ends with
+  // Ends this slot's part in the job and closes the streams. A second call does nothing. Waits for
+  // an unreachable server at most for the servers' report_after. In the middle of a round or
+  // another call, for example in a signal handler, it interrupts that call: its Wait ends with
   // FAILED_PRECONDITION CLOSED, and nothing touches the lent memory after this returns.
   virtual absl::Status Leave() = 0;
 
   // Ends every wait with CANCELLED. Any thread.
   virtual void Abort() = 0;
 
-  // Names of the job's fp32 arrays per parameter: "master", then torch's of the kind. Constant.
+  // Names of the job's fp32 arrays per parameter: "master", then torch's names for the optimizer.
+  // Constant.
   virtual std::vector<std::string> state_arrays() const = 0;
-  // Whether Attach took a seat in a job that was there before. Constant.
+  // Whether Attach took a seat in an existing job. Constant.
   virtual bool resumed() const = 0;
   // The next round. It grows by one with each round that ends. A new job starts with 1, a resumed
-  // job where it stands: "resumed at round N".
+  // job continues its count: "resumed at round N".
   virtual uint64_t round() const = 0;
   // Rounds applied so far, without skipped ones; 0 before a new job's first round.
   virtual uint64_t opt_step() const = 0;
@@ -378,21 +379,21 @@ class Client {
   // All extents in push order. With other gradients than kScattered, `slot` is the lowest that
   // pushes the extent.
   virtual std::vector<DealtExtent> dealt() const = 0;
-  // What each further BeginStep lends are sums over the members of `epoch`, formed by a collective;
-  // 0, as at first: this trainer's own gradients. Sums of another epoch are never pushed: BeginStep
-  // or Wait ends with FAILED_PRECONDITION STALE_EPOCH. The session and the round stay: the next
-  // BeginStep brings sums over the members of epoch().
+  // From now on the gradients lent to BeginStep are sums over the members of `epoch`, formed by a
+  // collective; 0, the default: this trainer's own gradients. Sums of another epoch are never
+  // pushed: BeginStep or Wait ends with FAILED_PRECONDITION STALE_EPOCH. The session and the round
+  // remain: the next BeginStep brings sums over the members of epoch().
   virtual void SetSumsOf(uint32_t epoch) = 0;
   virtual uint64_t job_id() const = 0;
   virtual uint32_t server_count() const = 0;
   virtual TransferCounters counters() const = 0;
-  // How the trainers agree on communicators among them; lives as long as the client.
+  // Lets the trainers agree on communicators; lives as long as the client.
   virtual Rendezvous* rendezvous() = 0;
 };
 
 // Switches off the deadlock detection that Debian builds into Abseil's mutexes, for the whole
 // process: it costs gRPC 3 % of a trainer's thread. For a program that owns its process. The Python
-// module calls it when it is loaded.
+// module calls it on import.
 void DisableLockOrderChecks();
 
 }  // namespace ballast::client

@@ -1,4 +1,4 @@
-// What a client has moved since its attach.
+// Bytes that a client has moved since its attach.
 // Comes from: Client::counters(). Goes to: its caller. C++17-clean. Thread safety: plain values.
 #pragma once
 

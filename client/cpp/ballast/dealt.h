@@ -1,5 +1,5 @@
-// Which trainer pushes what, where a process group has added the gradients up.
-// Comes from: Client::dealt. Goes to: callers that cut their gradients so. C++17-clean.
+// Which trainer pushes which extents, where a process group has summed the gradients.
+// Comes from: Client::dealt. Goes to: callers that cut their gradients accordingly. C++17-clean.
 // Thread safety: plain values.
 #pragma once
 

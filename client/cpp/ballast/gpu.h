@@ -1,4 +1,4 @@
-// Tensors on a GPU, beside those of the host.
+// Tensors on a GPU.
 #pragma once
 
 #include <cstddef>
@@ -12,11 +12,11 @@ namespace ballast::client {
 struct Gpu {
   std::string library;  // path of libballast_cuda.so
   int ordinal = 0;      // CUDA's number of the GPU in this process
-  // Host memory that is pinned at Attach, for the frames that are on their way; at least 4 MiB.
+  // Host memory pinned at Attach, for the frames in flight; at least 4 MiB.
   size_t pinned_bytes = size_t{32} << 20;
   // The framework's present stream (a cudaStream_t). The client calls it on the thread of the call
-  // that lends tensors, without a lock. Before memory is used, what is on that stream is done; what
-  // is queued there after the call sees the new weights.
+  // that lends tensors, without a lock. The client waits for the work on that stream before it uses
+  // memory; work queued there after the call sees the new weights.
   std::function<void*()> current_stream;
 };
 

@@ -1,5 +1,5 @@
-// What a job may leave to the service: a dynamic loss scale and the schedule of its learning rates;
-// and what the service says of them after each round. docs/schedules.md has the formulas.
+// Options that a job may leave to the service, a dynamic loss scale and a schedule of learning
+// rates, and their state after each round. docs/schedules.md has the formulas.
 // Comes from: JobOptions; the servers. Goes to: every trainer, with the same bits.
 // C++17-clean. Thread safety: plain values.
 #pragma once
@@ -21,9 +21,9 @@ enum class Gradients : uint8_t {
   // of them takes the lead in the same round. In the first rounds of an epoch, and in each
   // hundredth, the servers compare checksums of them: GRADIENT_MISMATCH.
   kReduced = 1,
-  // Each trainer has the sum over all trainers, of at least those extents that are dealt to it, and
-  // pushes those alone: 1 of world() parts. The servers divide by the world. All trainers have
-  // gradients of the same tensors, else GRADIENT_MISMATCH. See docs/collectives.md.
+  // Each trainer has the sum over all trainers, of at least the extents dealt to it, and pushes
+  // those alone: 1 of world() parts. The servers divide by the world. All trainers have gradients
+  // of the same tensors, else GRADIENT_MISMATCH. See docs/collectives.md.
   kScattered = 2,
 };
 
@@ -41,7 +41,7 @@ struct DynamicLossScale {
 using ScheduleValue = std::variant<double, std::vector<double>, std::string>;
 
 // A schedule of learning rates: type and arguments of ds_config's scheduler block, by DeepSpeed's
-// names. What is not named has DeepSpeed's default.
+// names. Arguments left out have DeepSpeed's defaults.
 struct ScheduleOptions {
   std::string
       type;  // WarmupLR, WarmupDecayLR, WarmupCosineLR, LRRangeTest or OneCycle; empty: none
@@ -49,8 +49,8 @@ struct ScheduleOptions {
   // Per group of the job (Tensor::group): the schedule group that it belongs to, which is torch's
   // group. Empty: each group is one of its own.
   std::vector<uint32_t> groups;
-  // How many schedule groups there are: as many as lists have values. 0: one more than the largest
-  // in `groups`. Larger where a group has no tensor yet.
+  // Number of schedule groups: as many as lists have values. 0: one more than the largest in
+  // `groups`. Larger where a group has no tensor yet.
   uint32_t group_count = 0;
 };
 
@@ -60,37 +60,37 @@ enum class PolicyProfile : uint8_t {
   kDeepSpeed = 1,  // with DeepSpeed's quirks (docs/schedules.md)
 };
 
-// What a job leaves to the service.
+// The policies of a job that the service runs.
 struct PolicyOptions {
   // The service moves the loss scale; then JobOptions::loss_scale is 1, and nonfinite is kSkip.
   std::optional<DynamicLossScale> loss_scale;
-  // Of the learning rates. Those that rounds give are then the groups' own, which it starts from.
+  // Of the learning rates. The rates that rounds give are then the groups' own, where it starts.
   ScheduleOptions schedule;
   PolicyProfile profile = PolicyProfile::kExact;
 };
 
-// What a group stepped with in a round. Betas are 0 where the optimizer has none.
+// Rates of a group in a round. Betas are 0 where the optimizer has none.
 struct GroupRates {
   double lr = 0;
   double beta1 = 0;
   double beta2 = 0;
 };
 
-// Loss scale and schedule as they stand before the next round. The same on all trainers. A job
-// without a dynamic loss scale or a schedule has only loss_scale, last_skipped and why_skipped.
+// State of loss scale and schedule before the next round. The same on all trainers. A job without a
+// dynamic loss scale or a schedule has only loss_scale, last_skipped and why_skipped.
 struct Policy {
   double loss_scale = 1;        // multiply the next loss by it, and give it to BeginStep
   int64_t schedule_index = -1;  // position of the next round; -1 at the beginning
   // Rounds that overflowed so far, without those at the minimum of the scale, which halt the job.
   uint64_t skipped_rounds = 0;
-  // Per group, what the newest round with gradients used, or would have used. Empty before the
-  // first one; a group that was added since has no entry.
+  // Per group, the rates that the newest round with gradients used, or would have used. Empty
+  // before the first one; a group added since has no entry.
   std::vector<GroupRates> rates;
-  // Whether that round was skipped or halted, and why: tensor, index and slot of the first value
-  // that is not finite. The text is empty where no server knows it any more.
+  // Whether that round was skipped or halted, and why: tensor, index and slot of the first
+  // non-finite value. The text is empty where no server knows it any more.
   bool last_skipped = false;
   std::string why_skipped;
-  // What the scaler remembers, for programs that write a checkpoint of it.
+  // The scaler's state, for programs that write a checkpoint of it.
   int64_t scaler_iteration = 0;  // rounds with gradients so far, without the halted ones
   int64_t last_overflow = -1;    // of these the newest that overflowed; -1: none
   int64_t hysteresis_left = 1;   // at 1 the next overflow lowers the scale

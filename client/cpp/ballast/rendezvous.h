@@ -1,16 +1,16 @@
-// Rendezvous: how the trainers of a job agree on the communicators among them, over the job's home.
-// The trainer in the lowest slot gives an id (for NCCL its unique id), and the others receive it.
-// Each makes its communicator, says that it is ready, and uses it when every trainer is ready.
+// Rendezvous: the trainers of a job agree on their communicators through the job's home. The
+// trainer in the lowest slot gives an id (for NCCL its unique id), and the others receive it. Each
+// creates its communicator, reports Ready, and uses it when every trainer is ready.
 //
 //   Exchange -> the id -> (make the communicator) -> Ready -> collectives
-//                                  \-> GiveUp: all waiters hear why; the next generation begins
+//                                  \-> GiveUp: all waiters learn why; the next generation begins
 //
 // An id is written once per (job, epoch, generation, tag), and is never used twice. The generation
 // counts the communicators of an epoch, from 1. A newer generation, and the next epoch, end
 // the older one for every trainer that waits.
 // Comes from: Client::rendezvous(). Goes to: Control.Rendezvous of the job's home.
-// C++17-clean. Thread safety: any thread calls any of it, beside the thread that uses the Client;
-// the client outlives the calls. Client::Abort() ends every wait with CANCELLED.
+// C++17-clean. Thread safety: any thread may call it, also while another uses the Client; the
+// client outlives the calls. Client::Abort() ends every wait with CANCELLED.
 #pragma once
 
 #include <chrono>
@@ -30,7 +30,7 @@ inline constexpr size_t kRendezvousIdBytesMax = 1024;
 inline constexpr size_t kRendezvousTagBytesMax = 64;
 inline constexpr size_t kRendezvousTagsMax = 16;
 
-// What a rank does with its communicator. Numbers equal ballast.v1.CollectivePhase.
+// Phase of a rank's work with its communicator. Numbers equal ballast.v1.CollectivePhase.
 enum class CollectivePhase : uint8_t {
   kNone = 0,  // not told
   kInit = 1,
@@ -41,18 +41,18 @@ enum class CollectivePhase : uint8_t {
   kAllGather = 6,
 };
 
-// What a rank does now, or did last: "in reduce-scatter of bucket 7 of round 812".
+// A rank's present or latest work: "in reduce-scatter of bucket 7 of round 812".
 struct Doing {
   CollectivePhase phase = CollectivePhase::kNone;
   uint32_t bucket = 0;
   uint64_t round = 0;  // 0: none
 };
 
-// A rank, as the home has heard of it last.
+// A rank's state at its latest heartbeat to the home.
 struct RankNews {
   uint32_t slot = 0;
-  bool heard = false;  // since the home listens for it: since it took its seat, or the home started
-  // When it was heard last; where it was not heard, since when the home listens for it.
+  bool heard = false;  // since it took its seat, or since the home's later start
+  // Time since its latest heartbeat, or if there was none, since the home began to expect one.
   std::chrono::milliseconds ago{0};
   Doing doing;
   uint32_t since_epoch = 0;  // the process's first epoch; 0: not known, it is older than the home
@@ -61,7 +61,7 @@ struct RankNews {
 struct RollCallReport {
   std::vector<RankNews> ranks;         // of the epoch, ascending slot
   uint32_t generation = 0;             // the newest of the epoch; 0: none
-  std::string ended;                   // why that is over, as every rank reads it; empty: it is not
+  std::string ended;                   // why that ended, as every rank reads it; empty: it has not
   std::chrono::milliseconds lease{0};  // a seat silent for longer may be taken; 0: not told
 };
 
@@ -69,7 +69,7 @@ struct Meeting {
   uint32_t epoch = 0;       // Client::epoch() when the communicator was begun
   uint32_t generation = 1;  // from 1 in each epoch; the next one after GiveUp or a failure
   std::string tag;          // which communicator of the generation, [a-z0-9._-]{1,64}
-  // How long a rank waits for the others. The first call of the meeting sets the limit for all.
+  // Limit of a rank's wait for the others. The first call of the meeting sets it for all.
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
 };
 
@@ -80,9 +80,9 @@ struct Meeting {
 //     says which rank and why. Begin the next generation.
 //   DEADLINE_EXCEEDED TRAINER_LOST: "rank 3 of epoch 12 did not arrive within 60 s (last heard 58 s
 //     ago, in reduce-scatter of bucket 7 of round 812)". The generation is over, for all ranks.
-//   INVALID_ARGUMENT BAD_ARGUMENT: a tag or id that is none, or too long; a slot outside the epoch;
-//     an id of a rank that does not lead; an id that was used before.
-//   INVALID_ARGUMENT CONFLICT: another id than the one that is written, with both checksums.
+//   INVALID_ARGUMENT BAD_ARGUMENT: an invalid or too long tag or id; a slot outside the epoch;
+//     an id from a rank that does not lead; a reused id.
+//   INVALID_ARGUMENT CONFLICT: an id that differs from the written one, with both checksums.
 //   FAILED_PRECONDITION WRONG_INCARNATION: another process holds this seat.
 //   NOT_FOUND UNKNOWN_JOB. RESOURCE_EXHAUSTED OVER_BUDGET: too many tags.
 //   UNAVAILABLE: the home is away; from Exchange and Ready of a durable job only after
@@ -96,20 +96,21 @@ class Rendezvous {
   // one, and wait for it.
   virtual absl::StatusOr<std::string> Exchange(const Meeting& meeting, const std::string& id) = 0;
 
-  // This rank has made its communicator of `id`. Returns when every rank of the epoch has. Only
-  // then may a rank use it.
+  // Reports that this rank has created its communicator of `id`. Returns when every rank of the
+  // epoch has. Only then may a rank use it.
   virtual absl::Status Ready(const Meeting& meeting, const std::string& id) = 0;
 
-  // Ends the generation of `meeting` for all ranks: `why` is what they read. At most 256 bytes of
-  // it are kept. A generation that is over already stays so, and that is no error. As RollCall, it
-  // does not wait for a home that is away.
+  // Ends the generation of `meeting` for all ranks, which read `why` as the reason. At most 256
+  // bytes of it are kept. Succeeds when the generation has ended already. Like RollCall, it does
+  // not wait for an unreachable home.
   virtual absl::Status GiveUp(const Meeting& meeting, const std::string& why) = 0;
 
-  // How the present epoch stands. A home that is away is asked for one second: UNAVAILABLE.
+  // State of the ranks in the present epoch. An unreachable home is retried for one second:
+  // UNAVAILABLE.
   virtual absl::StatusOr<RollCallReport> RollCall() = 0;
 
-  // What this rank does now. It travels with heartbeats, every 0.5 s, and with the calls above;
-  // with none before the first SetDoing, Exchange or Ready.
+  // Sets this rank's present work. Heartbeats report it every 0.5 s, as do the calls above; none
+  // does before the first SetDoing, Exchange or Ready.
   virtual void SetDoing(const Doing& doing) = 0;
 };
 

@@ -1,4 +1,4 @@
-// How a client proves to the servers what it is, and how it knows that they are servers.
+// A client's credentials, and the authorities it trusts servers by.
 // Comes from: JobOptions, AdminOptions. Goes to: every connection. C++17-clean. Thread safety: a
 // plain value.
 #pragma once
@@ -8,12 +8,12 @@
 
 namespace ballast::client {
 
-// PEM files, for servers with `security.mode: tls`. All empty: plaintext, without a proof. The
-// files are read when the client begins, and again for a new connection when they have changed;
-// what was good last stays in use while they cannot be read.
+// PEM files, for servers with `security.mode: tls`. All empty: plaintext, without authentication.
+// The files are read when the client starts, and again for a new connection when they have changed;
+// the last good contents stay in use while they cannot be read.
 struct Security {
   std::string ca;           // authorities whose servers are trusted; over TLS always needed
-  std::string certificate;  // the client's own, and behind it those up to the authority
+  std::string certificate;  // the client's own, followed by those up to the authority
   std::string key;          // of the certificate; of mode 0600
   // One line with a bearer token, for a client without a certificate; of mode 0600.
   std::string token_file;
