@@ -1,5 +1,5 @@
-// What gRPC's metrics say of one method: calls begun, calls ended by status code, and how long they
-// took, under the names and labels that dashboards for gRPC servers use.
+// gRPC's metrics of one method: calls begun, calls ended by status code, and their durations, under
+// the names and labels used by dashboards for gRPC servers.
 // Comes from: GenericServer, one for each method it knows, and one for all others. Goes to:
 // ServerMetrics. Thread safety: thread-safe; a call costs atomic additions. Only the first end of a
 // method with a status code adds a series to the registry, which takes its lock.
@@ -43,10 +43,10 @@ class CallMetrics {
   const std::shared_ptr<Counter> started_ = std::make_shared<Counter>();
   const std::shared_ptr<Histogram> duration_;
   std::array<std::shared_ptr<Counter>, kCodes> handled_;
-  std::array<std::atomic<bool>, kCodes> shown_{};  // the series of the code is in the registry
+  std::array<std::atomic<bool>, kCodes> shown_{};  // the code's series is in the registry
 };
 
-// One call of a method that is measured.
+// One call of a measured method.
 class CallTimer {
  public:
   // `metrics`, which may be null and outlives the call, hear of its beginning now.

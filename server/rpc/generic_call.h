@@ -26,7 +26,7 @@
 
 namespace ballast::server {
 
-// What a completion queue of ours hands back.
+// A tag of our completion queues.
 class CompletionTag {
  public:
   virtual ~CompletionTag() = default;
@@ -43,8 +43,8 @@ class CallHandler {
   virtual void OnReadsDone() = 0;
   // The next message to send, asked for when the one before has been written and after Kick().
   virtual absl::optional<grpc::ByteBuffer> NextMessage() = 0;
-  // The call is over and its handler is let go afterwards. `cancelled`: it ended by the client's
-  // will or a broken connection, before or instead of our status.
+  // The call is over; its handler is released afterwards. `cancelled`: the client or a broken
+  // connection ended it, before or instead of our status.
   virtual void OnDone(bool cancelled) = 0;
 };
 
@@ -93,14 +93,14 @@ class GenericCall : public std::enable_shared_from_this<GenericCall> {
   void CountIn(CallMetrics* metrics) { timer_.Begin(metrics, environment_->clock->Now()); }
 
   const std::string& method() const { return facts_.method; }
-  // For what its requests take while they are parsed; outlives the call's handler.
+  // Bounds the memory of its requests while they are parsed; outlives the call's handler.
   ParseBudget* parsing() const { return environment_->parsing; }
   // Words and errors as the caller may read them.
   const PlaceNames& places() const { return *environment_->places; }
   // Address of the other side, as gRPC writes it ("ipv4:127.0.0.1:40000").
   const std::string& peer() const { return facts_.peer; }
 
-  // What the transport knows of the other side.
+  // The transport's facts about the other side.
   Connection connection();
   // The party that calls, from the gate; set before the handler is made and constant from then on.
   void SetCaller(Caller caller) { facts_.caller = std::move(caller); }
@@ -133,14 +133,14 @@ class GenericCall : public std::enable_shared_from_this<GenericCall> {
   // The status that the client has got.
   grpc::StatusCode EndedWith(bool cancelled) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnRead(bool ok);
-  // Sends messages until one is under way or there are none.
+  // Sends messages until one is under way or none is left.
   void Pump();
   bool SendOrStop(absl::optional<grpc::ByteBuffer> message);
   void Wake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ReleaseIfOver();
 
   const CallEnvironment* const environment_;
-  // What is known of the call.
+  // Facts of the call.
   struct Facts {
     std::string method;
     std::string peer;

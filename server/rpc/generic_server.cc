@@ -17,7 +17,7 @@
 namespace ballast::server {
 namespace {
 
-// How long calls that were broken off may take to come back before we say so.
+// Time that cancelled calls may take to come back before a warning.
 constexpr std::chrono::seconds kReleaseWarning{10};
 // How long a connection may take to say its first bytes, and then for its handshake.
 constexpr int kFirstBytesMs = 5000;
@@ -64,7 +64,7 @@ void PollUntilShutdown(grpc::CompletionQueue* queue, MallocArenas* arenas) {
   void* tag = nullptr;
   bool ok = false;
   do {
-    // gRPC reads and parses on this thread: most of what a flood leaves is in its arena.
+    // gRPC reads and parses on this thread: most of the memory left by a flood is in its arena.
     if (arenas != nullptr) arenas->Note();
     if (tag != nullptr) static_cast<CompletionTag*>(tag)->OnEvent(ok);
   } while (queue->Next(&tag, &ok));
@@ -179,7 +179,7 @@ std::shared_ptr<CallHandler> GenericServer::Dispatch(const CallEnvironment* envi
   return known ? Admit(found->second, std::move(call)) : nullptr;
 }
 
-// A call that is refused ends here: it has no handler, and nothing reads its message.
+// A refused call ends here: it has no handler, and nothing reads its message.
 std::shared_ptr<CallHandler> GenericServer::Admit(const Method& method,
                                                   std::shared_ptr<GenericCall> call) {
   if (gate_ == nullptr) return method.factory(std::move(call));
@@ -223,7 +223,7 @@ void GenericServer::Shutdown(std::chrono::milliseconds grace) {
   listener_->Stop();
   server_->Shutdown(std::chrono::system_clock::now() + grace);
   {
-    // No operation may start on a queue that is shut down, so every call ends first.
+    // No operation may start on a queue after its shutdown, so every call ends first.
     MutexLock lock(&mu_);
     while (open_calls_ > 0) {
       if (!released_.WaitFor(&mu_, kReleaseWarning)) {

@@ -29,15 +29,15 @@ struct GenericServerOptions {
   std::string address = "127.0.0.1:0";
   int pollers = 0;  // threads; 0: half the processors
   int max_message_bytes = 16 << 20;
-  size_t max_parse_bytes = 512 << 20;  // of all requests that are being parsed, in memory
-  // Of gRPC for connections and messages that arrive, in all; beyond it gRPC breaks calls off and
+  size_t max_parse_bytes = 512 << 20;  // of all requests being parsed, in memory
+  // Of gRPC for connections and incoming messages, in all; beyond it gRPC breaks calls off and
   // closes connections. 0: without bound.
   uint64_t rpc_memory_bytes = 0;
   int max_metadata_bytes = 8192;
   int max_streams_per_connection = 64;
   std::chrono::milliseconds keepalive_time{2000};
   std::chrono::milliseconds keepalive_timeout{1000};
-  // After it a connection takes no further call; those that are open stay. 0: never.
+  // After it a connection takes no further call; open ones stay. 0: never.
   std::chrono::milliseconds max_connection_age{0};
   ConnectionLimits connections;
   double time_scale = 1;             // of the keepalive's lower bounds, and of handshakes
@@ -68,15 +68,15 @@ class GenericServer {
                  MethodType type = MethodType::kUnary);
 
   // Binds and serves. Errors: UNAVAILABLE when the address cannot be bound; INTERNAL for a method
-  // that is not in the table of methods: our own mistake, and no port is open then.
+  // missing from the table of methods: our own mistake, and no port is open then.
   absl::Status Start(const GenericServerOptions& options);
   // The port bound; valid after Start.
   int port() const { return port_; }
-  // What requests take while they are parsed; valid from Start to Shutdown.
+  // Memory of requests while they are parsed; valid from Start to Shutdown.
   ParseBudget* parsing() { return parsing_.get(); }
   // Of the threads that poll.
   MallocArenas* arenas() { return &arenas_; }
-  // A queue that is polled from Start until Shutdown, for calls to other servers; their tags are
+  // A queue polled from Start until Shutdown, for calls to other servers; their tags are
   // CompletionTags, and all of them have come back before Shutdown.
   grpc::CompletionQueue* queue() const { return queues_.front().get(); }
 
@@ -106,7 +106,7 @@ class GenericServer {
   void OnReleased();
 
   std::map<std::string, Method> methods_;
-  std::unique_ptr<CallMetrics> unknown_;  // of all methods that are not there
+  std::unique_ptr<CallMetrics> unknown_;  // of all unknown methods
   grpc::AsyncGenericService service_;
   std::vector<std::unique_ptr<grpc::ServerCompletionQueue>> queues_;
   MallocArenas arenas_;

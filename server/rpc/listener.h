@@ -1,5 +1,5 @@
 // Listener: the port of a GenericServer: its own sockets and accept loop in front of gRPC, which
-// gets connections that have begun to speak.
+// gets a connection after its first bytes.
 // Comes from: GenericServer. Goes to: server/net, gRPC's external acceptor.
 // Thread safety: one thread, the owner's.
 #pragma once
@@ -43,9 +43,9 @@ class Listener {
   Listener& operator=(const Listener&) = delete;
 
   int port() const { return sockets_->port(); }
-  // To be called once, when the server has been built.
+  // To be called once, after the server has been built.
   void Start();
-  // Closes the port. Connections that are served stay open. Idempotent.
+  // Closes the port. Connections already handed to gRPC stay open. Idempotent.
   void Stop();
 
  private:

@@ -1,5 +1,5 @@
-// ParseBudget: how much memory the requests that are being parsed may take together, by the
-// estimate of ScanWire. What it grants counts until the request's handler has returned.
+// ParseBudget: bounds the memory of all requests being parsed, by the estimate of ScanWire. A grant
+// counts until the request's handler has returned.
 // Comes from: GenericServer. Goes to: UnaryCall. Thread safety: thread-safe.
 #pragma once
 
@@ -14,7 +14,7 @@ namespace ballast::server {
 
 class ParseBudget {
  public:
-  // Gives its bytes back when it goes.
+  // Returns its bytes on destruction.
   class Hold {
    public:
     Hold() = default;

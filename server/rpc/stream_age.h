@@ -1,7 +1,6 @@
-// When a trainer's stream has reached the age at which it ends: between two rounds, where nothing
-// has to be sent again, or a while later wherever it is. Comes from: TrainerStream (times,
-// messages). Goes to: TrainerStream, which ends itself. Thread safety: none; lives under the
-// stream's lock.
+// Decides when a trainer's stream is old enough to end: between two rounds, where nothing has to be
+// sent again, or after a grace at any point. Comes from: TrainerStream (times, messages). Goes to:
+// TrainerStream, which ends itself. Thread safety: none; lives under the stream's lock.
 #pragma once
 
 #include <chrono>
@@ -13,9 +12,8 @@ class StreamAge {
  public:
   using Time = std::chrono::nanoseconds;
 
-  // A stream that was opened at `born` and ends at the age of `max`, up to 10 % earlier or later as
-  // `chance`, a random number, says. max = 0: it never does. `grace`: how much later that is
-  // within a round.
+  // A stream opened at `born`, which ends at the age of `max`, up to 10 % earlier or later by
+  // `chance`, a random number. max = 0: never. `grace`: the delay within a round.
   StreamAge(Time max, Time grace, Time born, uint64_t chance);
 
   // The trainer takes part in something: a round, an upload or a fetch.

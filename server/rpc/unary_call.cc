@@ -16,7 +16,7 @@ namespace {
 // Of a request that carries no manifest, plan or record.
 constexpr size_t kSmallRequestMax = 1 << 20;
 
-// The transport has already refused what is above limits.max_control_message_bytes.
+// The transport has already refused messages above limits.max_control_message_bytes.
 size_t RequestBytesMax(const std::string& method) {
   const bool large = absl::StartsWith(method, "/ballast.v1.Control/") ||
                      absl::StartsWith(method, "/ballast.v1.Peer/");

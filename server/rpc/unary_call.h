@@ -19,7 +19,7 @@ namespace ballast::server {
 
 class UnaryCall : public CallHandler, public std::enable_shared_from_this<UnaryCall> {
  public:
-  // Parses `request` and sees to it that Reply or Fail is called, now or later. Must not block.
+  // Parses `request` and arranges that Reply or Fail is called, now or later. Must not block.
   using Handler = std::function<void(std::shared_ptr<UnaryCall> call, grpc::ByteBuffer request)>;
 
   // For GenericServer::AddMethod.
@@ -41,9 +41,9 @@ class UnaryCall : public CallHandler, public std::enable_shared_from_this<UnaryC
   // `callback` runs once if the call ends before it was answered; at once if it already has.
   void OnCancel(std::function<void()> callback);
 
-  // Parses into `message`, once; on failure answers and returns false: BAD_FRAME for what is no
-  // such message, or too large for this method or in memory; OVER_BUDGET while too much else is
-  // parsed.
+  // Parses into `message`, once; on failure answers and returns false: BAD_FRAME for an invalid
+  // message, or one too large for this method or in memory; OVER_BUDGET while too much else is
+  // being parsed.
   bool Parse(const grpc::ByteBuffer& request, google::protobuf::MessageLite* message);
   // Parses the field `number` of `request` alone; on failure as Parse.
   bool ParseField(const grpc::ByteBuffer& request, int number,

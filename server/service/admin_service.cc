@@ -33,7 +33,7 @@ void AddForAdmins(uint32_t count, const ServerFacts& facts, v1::StatusReply* rep
   }
 }
 
-// What all tenants share.
+// Facts that all tenants share.
 void AddServer(const ServerFacts& facts, const OperatorDoor& door, v1::StatusReply* reply) {
   reply->set_resident_bytes(static_cast<uint64_t>(facts.resident_bytes));
   reply->set_explained_bytes(facts.explained_bytes);
@@ -269,7 +269,7 @@ void Import(const std::shared_ptr<OperatorDoor>& door, const std::shared_ptr<Una
 
 constexpr size_t kAuditedNameBytesMax = 128;
 
-// The job that a line of the audit log names.
+// The job named in a line of the audit log.
 const std::string& AuditedJob(const v1::DeleteJobRequest& request) { return request.name(); }
 const std::string& AuditedJob(const v1::RetryJobRequest& request) { return request.name(); }
 const std::string& AuditedJob(const v1::ImportRequest& request) { return request.as(); }
@@ -278,7 +278,7 @@ const std::string& AuditedJob(const Request& request) {
   return request.job();
 }
 
-// A method whose request is parsed and given to the operators' door.
+// A method that parses its request and passes it to the operators' door.
 template <typename Request>
 void AddListMethod(GenericServer* server, const char* name, const DirectoryHolder* holder,
                    void (*method)(const std::shared_ptr<OperatorDoor>&,
@@ -292,7 +292,7 @@ void AddListMethod(GenericServer* server, const char* name, const DirectoryHolde
                     }));
 }
 
-// Likewise, of one that is about something of one tenant.
+// Likewise, for a method about one tenant's objects.
 template <typename Request>
 void AddMethod(GenericServer* server, const char* name, const DirectoryHolder* holder,
                void (*method)(const std::shared_ptr<OperatorDoor>&,

@@ -1,5 +1,5 @@
-// Admin service, and the same facts for /statusz: what this server knows of itself, its peers and
-// its jobs. Comes from: GenericServer, server main. Goes to: OperatorDoor, PeerClient.
+// Admin service, and the same facts for /statusz: the state of this server, its peers and its jobs.
+// Comes from: GenericServer, server main. Goes to: OperatorDoor, PeerClient.
 // Thread safety: any thread.
 #pragma once
 
@@ -29,7 +29,7 @@ struct ServerFacts {
   std::string instead;           // of serving; empty: it serves where there is a directory
   uint64_t explained_bytes = 0;  // As StatusReply's, and the next.
   uint32_t jobs_max = 0;
-  // Why files that were to be read again are not in force, a sentence each.
+  // Why changed files are not in force, a sentence each.
   std::vector<std::string> file_faults;
   std::string admin;  // "host:port" of the admin port, as peers reach it; empty without one
   double resident_bytes = 0;
@@ -37,9 +37,9 @@ struct ServerFacts {
 };
 
 // Calls `done`, now or on the directory's strand, with everything known at the moment. Before the
-// directory exists, `serving` is false and there are no jobs. `request`: how much of the past. A
-// caller of a tenant gets that tenant's jobs, and of the server only what is no other tenant's: no
-// events, no memory, no works, no faults of files.
+// directory exists, `serving` is false and there are no jobs. `request` selects how much history to
+// return. A caller of a tenant gets that tenant's jobs, and no server facts that could concern
+// other tenants: no events, memory, works or file faults.
 void CollectStatus(const DirectoryHolder& directory, const ServerFacts& facts,
                    const v1::StatusRequest& request, const Caller& caller,
                    std::function<void(v1::StatusReply)> done);
@@ -49,7 +49,7 @@ void CollectStatus(const DirectoryHolder& directory, const ServerFacts& facts,
 void AddAdminMethods(GenericServer* server, const DirectoryHolder* directory,
                      std::function<ServerFacts()> facts);
 
-// Adds Admin/Reload. `reload` reads files, on `executor`, and says what became of each.
+// Adds Admin/Reload. `reload` reads files, on `executor`, and reports the result of each.
 void AddReloadMethod(GenericServer* server, Executor* executor,
                      std::function<std::vector<FileOutcome>()> reload);
 

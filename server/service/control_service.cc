@@ -47,7 +47,7 @@ class Refusals {
 void Attach(const DirectoryHolder& holder, const TransportTerms& terms,
             const std::shared_ptr<Refusals>& refusals, const std::shared_ptr<UnaryCall>& call,
             const grpc::ByteBuffer& bytes) {
-  // A trainer of another protocol may send anything behind it.
+  // First, because the rest of another protocol's request may be anything.
   v1::ProtocolRange range;
   if (!call->ParseField(bytes, v1::AttachRequest::kProtocolFieldNumber, &range)) return;
   const absl::StatusOr<uint32_t> protocol = ChooseProtocol(range, "the trainer");

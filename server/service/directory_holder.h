@@ -20,7 +20,7 @@ class DirectoryHolder {
   // Until Set, calls are refused with `waiting_for`.
   explicit DirectoryHolder(absl::Status waiting_for) : waiting_for_(std::move(waiting_for)) {}
 
-  // What the server waits for from now on, as an error.
+  // Sets the error that names the server's present wait.
   void WaitFor(absl::Status waiting_for) {
     MutexLock lock(&mu_);
     waiting_for_ = std::move(waiting_for);
@@ -31,7 +31,7 @@ class DirectoryHolder {
     directory_ = std::move(directory);
   }
 
-  // Error: UNAVAILABLE naming what the server waits for.
+  // Error: UNAVAILABLE, `waiting_for`.
   absl::StatusOr<std::shared_ptr<JobDirectory>> Get() const {
     MutexLock lock(&mu_);
     if (directory_ != nullptr) return directory_;

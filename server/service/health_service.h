@@ -1,5 +1,5 @@
 // grpc.health.v1.Health on the port of the trainers: Check answers at once, Watch answers and then
-// says each change. NOT_SERVING while the server waits for its peers, replays its log, or ends.
+// reports each change. NOT_SERVING while the server waits for its peers, replays its log, or ends.
 // Comes from: server.cc, which knows when jobs are served. Goes to: clients that check health, and
 // their load balancers. Thread safety: Health is thread-safe.
 // Source: https://github.com/grpc/grpc/blob/master/doc/health-checking.md

@@ -1,4 +1,4 @@
-// What waits to be sent to one trainer. Pieces of extents wait as references and are cut into
+// Messages waiting to be sent to one trainer. Pieces of extents wait as references and are cut into
 // frames one at a time, when the connection is ready for the next: a slow reader costs no memory.
 // Progress is merged: at most one acknowledgement and one heartbeat wait.
 //
@@ -44,9 +44,9 @@ class Outbox {
   Outbox(const Limits& limits, const Identity& identity) : limits_(limits), identity_(identity) {}
 
   void AddMessage(v1::ServerMessage message);
-  // Cut into frames of at most chunk_bytes. Ignored when it has no bytes.
+  // Cut into frames of at most chunk_bytes. An empty one is ignored.
   void AddPiece(const OutPiece& piece);
-  // The answer to a trainer's heartbeat. Progress that has not been sent goes with it.
+  // The answer to a trainer's heartbeat. Takes unsent progress along.
   void AddHeartbeat(uint64_t sequence);
   // The engine's progress; sent soon when `ack.flush`, when the window moved by a quarter, when a
   // quarter of the credit is owed, or with the next heartbeat.

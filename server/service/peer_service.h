@@ -1,4 +1,4 @@
-// Peer service: what the other servers of the cluster ask of this one.
+// Peer service: this server's answers to the other servers of the cluster.
 // Comes from: GenericServer. Goes to: PeerDoor, RoundEngine. Thread safety: any thread.
 #pragma once
 

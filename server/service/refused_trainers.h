@@ -1,6 +1,6 @@
-// RefusedTrainers: a line in the log for each trainer that a server refuses, because its own log
-// may lie on a host that nothing reaches any more. Comes from: the control service. Goes to: the
-// log. Thread safety: thread-safe.
+// RefusedTrainers: a line in the log for each trainer that a server refuses, because the trainer's
+// own log may be on an unreachable host. Comes from: the control service. Goes to: the log. Thread
+// safety: thread-safe.
 #pragma once
 
 #include <chrono>
@@ -16,22 +16,22 @@ namespace ballast::server {
 
 class RefusedTrainers {
  public:
-  // So many lines in an interval; the first line of the next says how many were left out.
+  // Most lines in an interval; the first line of the next says how many were left out.
   static constexpr int kLinesMax = 8;
   static constexpr std::chrono::seconds kInterval{10};
-  // What is logged of a name and of a reason.
+  // Longest logged part of a name and of a reason.
   static constexpr size_t kNameBytesMax = 128;
   static constexpr size_t kTextBytesMax = 1024;
 
   explicit RefusedTrainers(const Clock* clock) : clock_(clock) {}
 
-  // `call`: "attach" or "extend". `peer`: the trainer's address. `why` is not OK; of UNAVAILABLE
-  // and NOT_HOME, after which trainers ask again by themselves, there is no line.
+  // `call`: "attach" or "extend". `peer`: the trainer's address. `why` is not OK; UNAVAILABLE and
+  // NOT_HOME, after which trainers retry by themselves, are not logged.
   void Add(const std::string& call, const std::string& job, const std::string& peer,
            const absl::Status& why);
 
  private:
-  // Lines that were left out since the last one; -1: one more is.
+  // Number of lines left out since the last one; -1: this one is left out, too.
   int64_t Allow();
 
   const Clock* const clock_;

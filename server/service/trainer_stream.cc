@@ -15,7 +15,8 @@
 namespace ballast::server {
 namespace {
 
-// What a frame on its way to the engine costs beside its payload, so that empty frames are bounded.
+// Cost of a frame queued for the engine in addition to its payload, so that empty frames are
+// bounded.
 constexpr size_t kFrameOverheadBytes = 256;
 constexpr int kFetchArraysMax = 16;
 constexpr char kConnectionClosed[] = "its connection closed without a Leave";

@@ -2,13 +2,13 @@
 //
 //   HELLO -Hello-> ATTACHING -engine accepts-> OPEN -Leave, error or break-> CLOSED
 //
-// The stream checks what a stream can check (the form of messages, whose frames they are), counts
-// credit, and forwards to the job's engine. The engine checks the rest, the checksum included; its
-// answers go out through an Outbox.
+// The stream checks the form of messages and the identity in frames, counts credit, and forwards to
+// the job's engine. The engine checks the rest, the checksum included; its answers go out through
+// an Outbox.
 // Comes from: GenericServer (messages), RoundEngine (SlotSink). Goes to: RoundEngine.
-// What comes in is in trainer_stream.cc; what goes out, pauses and ends in trainer_stream_out.cc.
-// Thread safety: SlotSink's methods may be called from any thread; CallHandler's come from the
-// call's poller. No lock is held while the engine or the call is called.
+// Input is in trainer_stream.cc; output, pauses and the end in trainer_stream_out.cc. Thread
+// safety: SlotSink's methods may be called from any thread; CallHandler's come from the call's
+// poller. No lock is held while the engine or the call is called.
 #pragma once
 
 #include <chrono>
@@ -37,7 +37,7 @@ struct TrainerStreamConfig {
   size_t max_control_bytes = 16 << 20;
   size_t presence_bytes_max = 125'000;  // a bit per tensor
   std::chrono::nanoseconds report_after = std::chrono::milliseconds(2500);
-  // How long a message may be on its way out: a trainer that takes none is lost.
+  // Longest time for a message on its way out: then its trainer is lost.
   std::chrono::nanoseconds lease = std::chrono::seconds(10);
   // Age at which a durable job's stream ends between two rounds, and how much later it ends within
   // one. 0: it stays.
@@ -80,7 +80,7 @@ class TrainerStream : public CallHandler,
 
  private:
   enum class State { kHello, kAttaching, kOpen, kClosed };
-  // Rides on a payload handed to the engine and tells the stream when it is let go.
+  // Attached to a payload handed to the engine; tells the stream of its release.
   struct PostedPayload;
 
   absl::Status OnHello(const ClientInput& input);
@@ -88,16 +88,16 @@ class TrainerStream : public CallHandler,
                   const absl::StatusOr<SlotWelcome>& welcome, uint32_t protocol);
   absl::Status OnNext(const ClientInput& input);
   absl::Status OnControl(const v1::ClientMessage& message);
-  // The home hears what the trainer does, if it says so. Error: BAD_FRAME.
+  // Passes the trainer's activity report, if any, to the home. Error: BAD_FRAME.
   absl::Status OnDoing(const v1::Doing& said) const;
   void OnFrame(const DecodedFrame& frame);
   // OK when a trainer sends frames of this kind and the frame belongs to this stream. The engine
-  // checks the rest: what the round expects, and the checksum.
+  // checks the rest: the round's rules and the checksum.
   absl::Status CheckFrame(const FrameHeader& header) const;
   void OnTaken(size_t bytes);
 
   void Send(v1::ServerMessage message);
-  // `message` goes out.
+  // Queues `message`.
   void Count(const OutMessage& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Tells the trainer `status`, then ends the call. The engine hears `why` once the call is over.
   void Close(const absl::Status& status, const std::string& why);
@@ -105,15 +105,15 @@ class TrainerStream : public CallHandler,
   // `silent_for`: how long the stream, which still stands, was silent.
   void Lost(const std::string& why, std::chrono::nanoseconds silent_for = {});
   void ReadMore();
-  // Whether no read is asked for from now on; counts how long none was.
+  // Whether reading is paused from now on; counts the time of the pause.
   bool Pause() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool MayRead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Ends the stream of an identity that is denied by now; whether it did.
+  // Ends the stream if its identity is denied by now; returns whether it did.
   bool EndDenied();
   void CheckSilence();
-  // Ends a stream that has reached its age, which the trainer resumes. Whether it did.
+  // Ends the stream if it is old enough; the trainer reconnects. Returns whether it did.
   bool EndAged();
-  // Gives up a trainer that takes nothing of what is sent to it. Whether it did.
+  // Gives up a trainer that reads nothing from its stream. Returns whether it did.
   bool GiveUpUntaken();
   void WatchSilence();
   void ResolveMetrics(RoundEngine* engine);

@@ -1,4 +1,4 @@
-// TrainerStream: what goes to the trainer, and how a stream pauses and ends. See trainer_stream.h.
+// TrainerStream: messages to the trainer, and a stream's pauses and end. See trainer_stream.h.
 #include <algorithm>
 #include <utility>
 
@@ -59,7 +59,7 @@ void TrainerStream::Count(const OutMessage& message) {
   if (const auto* const frame = absl::get_if<OutFrame>(&message)) {
     if (job_metrics_ != nullptr) job_metrics_->pull_bytes.Add(frame->bytes.bytes);
   } else if (absl::get<v1::ServerMessage>(message).has_done()) {
-    // It comes behind all weights of the round.
+    // It follows all weights of the round.
     const std::chrono::nanoseconds now = deps_->clock->Now();
     if (deps_->metrics != nullptr) {
       deps_->metrics->ObserveRound(RoundPhase::kStream, now - done_at_);

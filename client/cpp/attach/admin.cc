@@ -47,7 +47,7 @@ bool IsTransient(const absl::Status& status) {
   return silent || IsAway(status);
 }
 
-// Asks the server at `address`, and then the jobs' home, if that is another one.
+// Asks the server at `address`, then the jobs' home if it is another server.
 absl::Status AskHome(const AdminOptions& options, ChannelFactory* channels, std::string address,
                      const Asked& asked) {
   absl::Status status;

@@ -8,7 +8,7 @@
 namespace ballast::client {
 
 absl::StatusOr<std::shared_ptr<ChannelFactory>> OpenSecurity(const Security& security) {
-  // What the client opens from here on are sockets.
+  // From here on the client opens only sockets.
   const absl::Status held = HoldStandardDescriptors();
   if (!held.ok()) return BadArgument(held.message());
   const ClientSecurity files{{security.ca, security.certificate, security.key},

@@ -1,4 +1,4 @@
-// From what a caller says about security to how the client connects.
+// Turns a caller's Security into the factory of its connections.
 // Comes from: Client::Attach, Admin. Goes to: ChannelFactory. Thread safety: pure but for the
 // files.
 #pragma once
@@ -11,8 +11,8 @@
 
 namespace ballast::client {
 
-// Also opens /dev/null for each standard descriptor that is closed, so that no socket gets its
-// number. Error: INVALID_ARGUMENT BAD_ARGUMENT, which names the file or variable and its fault.
+// Also opens /dev/null for each closed standard descriptor, so that no socket gets its number.
+// Error: INVALID_ARGUMENT BAD_ARGUMENT, which names the file or variable and its fault.
 absl::StatusOr<std::shared_ptr<ChannelFactory>> OpenSecurity(const Security& security);
 
 }  // namespace ballast::client

@@ -28,12 +28,12 @@ using SteadyClock = std::chrono::steady_clock;
 constexpr milliseconds kFirstBackoff{100};
 constexpr milliseconds kMaxBackoff{1000};
 constexpr std::chrono::seconds kLogInterval{30};
-// A home that has not answered by then waits for the other trainers, or for one of its peers: it is
-// asked which, now and then.
+// Without an answer by then, the home waits for the other trainers or for one of its peers: it is
+// asked which, from time to time.
 constexpr milliseconds kAskAfter{2500};
 constexpr milliseconds kAskInterval{5000};
 constexpr milliseconds kAskTimeout{500};
-// So many tries without an answer are no server that is just starting.
+// This many tries without an answer rule out a starting server.
 constexpr int kTriesToExplain = 3;
 // The server's answer that names the missing slots should come before our own deadline.
 constexpr milliseconds kServerHeadStart{5000};
@@ -113,7 +113,7 @@ class HomeSearch {
     return absl::OkStatus();
   }
 
-  // A call under way tells by its connection whether the server is there.
+  // The connection of a running call shows whether the server is reachable.
   void WatchCall() {
     if (channel_ == nullptr) return;
     const SteadyClock::time_point now = SteadyClock::now();
@@ -154,7 +154,7 @@ class HomeSearch {
     teller_.OnAway(call_began_, lost, address, absl::StrCat("server ", home, " cannot reach it"));
   }
 
-  // After a try that failed: the server that the error names, or the one that was asked.
+  // After a failed try: notes the server named by the error, or else the server asked.
   void NoteAway(const absl::Status& status) {
     const ErrorFields fields = FieldsOf(status);
     const bool named = fields.server >= 0;
@@ -163,8 +163,7 @@ class HomeSearch {
                    named ? fields.address : address_, ToText(status.message()));
   }
 
-  // gRPC says of a refused handshake that a socket was closed. This says once what the handshake
-  // says.
+  // gRPC reports a refused handshake as a closed socket. This logs the handshake's own error, once.
   void Explain(const absl::Status& status) {
     if (ReasonOf(status) != Reason::kUnspecified || ++silent_tries_ < kTriesToExplain) return;
     if (!explanation_.empty()) return;
@@ -248,7 +247,7 @@ class HomeSearch {
   const bool resuming_;
   const SteadyClock::time_point deadline_;
   SteadyClock::time_point next_log_;
-  std::map<std::string, uint32_t> ids_;     // of servers that were told of, by address
+  std::map<std::string, uint32_t> ids_;     // of servers known from redirects, by address
   std::string address_;                     // of the newest try
   std::shared_ptr<grpc::Channel> channel_;  // null between two tries
   SteadyClock::time_point call_began_;

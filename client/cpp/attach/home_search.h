@@ -15,8 +15,8 @@ namespace ballast::client {
 // whole world has attached. Servers that do not answer get another try, in turn, until the attach
 // timeout. When the attach may resume a job, so does a home that misses one of the job's servers.
 // Errors: the server's; UNAVAILABLE UNREACHABLE when no server has answered in time;
-// DEADLINE_EXCEEDED ATTACH_TIMEOUT; CANCELLED when should_stop returned true. After the third try
-// that has failed, the log says once what a TLS handshake with the server says.
+// DEADLINE_EXCEEDED ATTACH_TIMEOUT; CANCELLED when should_stop returned true. After the third
+// failed try, the error of a TLS handshake with the server is logged once.
 absl::StatusOr<v1::AttachReply> AttachToHome(const JobOptions& options, ChannelFactory* channels,
                                              v1::AttachRequest request);
 

@@ -352,8 +352,8 @@ class Client {
   virtual absl::StatusOr<uint64_t> Snapshot(const std::string& name, uint32_t keep) = 0;
 
   // Ends this slot's part in the job and closes the streams. A second call does nothing. Waits for
-  // an unreachable server at most for the servers' report_after. In the middle of a round or
-  // another call, for example in a signal handler, it interrupts that call: its Wait ends with
+  // an unreachable server at most for the servers' report_after. When the program reacts to a
+  // signal in the middle of a round or another call, it interrupts that call: its Wait ends with
   // FAILED_PRECONDITION CLOSED, and nothing touches the lent memory after this returns.
   virtual absl::Status Leave() = 0;
 

@@ -1,5 +1,5 @@
-// What a session does at the moment: nothing, a step (or an upload round), an upload of initial
-// weights, or a fetch. Each kind holds the caller's memory and what only that kind needs.
+// A session's present activity: none, a step (or an upload round), an upload of initial weights, or
+// a fetch. Each kind holds the caller's memory and its own progress.
 // Comes from: SessionCore. Goes to: SessionCore, ServerLink (what to send), FrameDesk (where from).
 // Thread safety: none; lives under the session's lock. The memory is the caller's, lent until the
 // activity has ended and every link has let go of it.
@@ -31,7 +31,7 @@ struct Upload {
 
 // Weights or optimizer state of the present version, from every server.
 struct Fetch {
-  // What one server sends.
+  // One server's part.
   struct Part {
     bool has_info = false;
     uint64_t expected_bytes = 0;
@@ -61,9 +61,9 @@ struct Fetch {
 struct Step {
   Step(RoundInput lent, RoundProgress progress_of_round, Time now);
 
-  // Whether this trainer pushes what it has lent of `extent`: in an upload the lead trainer does;
-  // of gradients the extents to whose sum it contributes. It lends what it does not push, too: the
-  // next epoch of the same round may have another contributor.
+  // Whether this trainer pushes `extent` from its lent memory: in an upload the lead trainer does;
+  // of gradients, contributors to the extent's sum do. The others lend theirs too: the next epoch
+  // of the same round may have another contributor.
   bool Pushes(const JobView& job, uint32_t extent) const;
   const std::string& BeginFor(size_t server_index) const {
     return server_index == 0 ? home_begin : begin;
@@ -78,7 +78,7 @@ struct Step {
   Time next_log;          // of a long wait
 };
 
-// A step of sums whose epoch has ended before its round. The caller hears of it.
+// A step of sums whose epoch ended before its round. The caller gets `why`.
 struct StaleStep {
   absl::Status why;
 };
@@ -89,7 +89,7 @@ using Activity = std::variant<Idle, Upload, Fetch, Step, StaleStep>;
 // when the server has done its part of the running round.
 uint64_t HeldVersion(const Activity& activity, size_t index, uint64_t round);
 
-// Whether a step runs, or one has ended of which the caller has not heard.
+// Whether a step runs, or has ended without the caller knowing yet.
 bool InRound(const Activity& activity);
 // Whether frames go out: in a step and in an upload.
 bool SendsFrames(const Activity& activity);

@@ -1,4 +1,4 @@
-// What callers give to a session's calls, checked.
+// Checks the arguments of a session's calls.
 // Comes from: Attach, the calls of Session. Goes to: their errors. Thread safety: pure functions.
 #pragma once
 

@@ -94,7 +94,7 @@ absl::Status CheckGradients(const JobOptions& options) {
                                   "; local (0), reduced (1) and scattered (2) are known"));
 }
 
-// The optimizer of a job, by name. Options that have their initial values are left out.
+// The optimizer of a job, by name. Options with their initial values are left out.
 absl::Status SetOptimizer(const JobOptions& options, JobSpec* spec) {
   const OptimizerRow* const row = FindOptimizer(options.optimizer);
   if (row == nullptr) {

@@ -1,5 +1,5 @@
-// What a caller gives to Attach and Extend, checked and in the words of the job's specification.
-// Comes from: Client::Attach, Session::Extend. Goes to: the home, SessionCore.
+// Checks the arguments of Attach and Extend, and turns them into the job's specification. Comes
+// from: Client::Attach, Session::Extend. Goes to: the home, SessionCore.
 // Thread safety: pure functions.
 #pragma once
 
@@ -18,7 +18,7 @@ namespace ballast::client {
 // Errors: INVALID_ARGUMENT BAD_ARGUMENT.
 absl::Status ValidateOptions(const JobOptions& options);
 
-// Whether an attach may take a seat in a job that is there.
+// Whether an attach may take a seat in an existing job.
 bool MayResume(const JobOptions& options);
 
 // The tensors as the job knows them. Error: INVALID_ARGUMENT BAD_ARGUMENT for an unknown dtype.

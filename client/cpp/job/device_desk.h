@@ -1,6 +1,6 @@
-// The tensors in a device's memory, as frames need them. What goes out is packed and copied into
-// pinned buffers ahead of its frame; what comes in lands in a pinned buffer, is checked there, and
-// is copied and unpacked from it.
+// The tensors in a device's memory, as frames need them. Outgoing bytes are packed and copied into
+// pinned buffers ahead of their frame; incoming bytes land in a pinned buffer, are checked there,
+// and are copied and unpacked from it.
 // Comes from: FrameDesk; Session, around each activity. Goes to: device::Pipeline.
 // Waits: Begin for the framework's stream, on the caller's thread; all else at most for copies of
 // the slab. Thread safety: under the session's lock, but for Begin and End, which run while nothing
@@ -26,42 +26,44 @@ namespace ballast::client {
 class DeviceDesk {
  public:
   // Cuts `pinned_bytes` into buffers of `buffer_bytes`, the longest frame. `device` outlives the
-  // desk. INVALID_ARGUMENT: less than kBuffersMin buffers. Else what the device answers.
+  // desk. Errors: INVALID_ARGUMENT for fewer than kBuffersMin buffers; the device's.
   static constexpr size_t kBuffersMin = 4;
   static absl::StatusOr<std::unique_ptr<DeviceDesk>> Create(device::Device* device,
                                                             size_t pinned_bytes,
                                                             size_t buffer_bytes);
   size_t buffer_bytes() const { return buffer_bytes_; }
 
-  // The servers' frames have up to `frame_bytes`, a multiple of 64: buffers that are shorter are
-  // cut anew from the same memory. Before the first activity. FAILED_PRECONDITION UNSUPPORTED,
-  // which changes nothing: less than kBuffersMin of them would fit. Else what the device answers.
+  // The servers' frames have up to `frame_bytes`, a multiple of 64: if the buffers are shorter,
+  // cuts longer ones from the same memory. Before the first activity. Errors: FAILED_PRECONDITION
+  // UNSUPPORTED, which changes nothing, when fewer than kBuffersMin of them would fit; the
+  // device's.
   absl::Status FitFrames(size_t frame_bytes);
 
-  // An activity begins: all that is on the framework's stream now is done when this returns, so
-  // gradients are formed and old weights read.
+  // Begins an activity: returns when the work queued on the framework's stream is done, so that
+  // gradients are complete and old weights have been read.
   absl::Status Begin(device::Stream framework);
-  // It has ended: what the framework queues on its stream from now on sees the new weights.
+  // Ends the activity: work queued on the framework's stream from now on sees the new weights.
   absl::Status End(device::Stream framework);
-  // It has ended early: no work that reads or writes a tensor is under way when this returns.
+  // Ends it early: when this returns, no device work reads or writes a tensor.
   absl::Status EndEarly();
 
   // Whether the tensor that begins at `tensor` is on the device. Remembered until Begin.
   absl::StatusOr<bool> Holds(const void* tensor);
 
-  // Whether Stage has a buffer, or an error. The last buffers are kept for weights.
+  // Whether Stage has a buffer, or an error. The last buffers are reserved for weights.
   bool HasRoom();
-  // Begins to bring pieces of device memory, of elements of `dtype`, into a buffer, in their order.
+  // Begins to copy pieces of device memory, of elements of `dtype`, into a buffer, in their order.
   // Returns its number. RESOURCE_EXHAUSTED without room.
   absl::StatusOr<size_t> Stage(const std::vector<device::Piece>& pieces, ::ballast::DType dtype);
   // Waits for the bytes of Stage.
   absl::StatusOr<const char*> Await(size_t buffer);
-  // The owner of those bytes: the buffer is free when the last copy is gone. `kept` goes with it.
+  // The owner of those bytes: the buffer is free when the last copy is gone. Holds `kept` until
+  // then.
   std::shared_ptr<const void> Lend(size_t buffer, std::shared_ptr<const void> kept);
-  // A buffer of Stage that nothing is sent from.
+  // Returns an unsent buffer of Stage.
   absl::Status Drop(size_t buffer);
 
-  // A buffer to write weights to; then either Land, which begins to bring its bytes into pieces of
+  // A buffer to write weights to; then either Land, which begins to copy its bytes into pieces of
   // device memory, in their order, or Drop.
   absl::StatusOr<device::Pipeline::Room> Take();
   absl::Status Land(size_t buffer, const std::vector<device::Piece>& pieces,
@@ -86,7 +88,7 @@ class DeviceDesk {
   const std::shared_ptr<Returned> returned_;
   std::unique_ptr<device::Pipeline> pipeline_;
   device::Event begun_{};
-  size_t taken_ = 0;  // buffers of Stage and Take that are not given back
+  size_t taken_ = 0;  // buffers of Stage and Take in use
   std::unordered_map<const void*, bool> holds_;
   absl::Status error_;  // of giving buffers back
 };

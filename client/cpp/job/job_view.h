@@ -1,5 +1,5 @@
-// What a trainer knows of its job: what the attach has settled, and what growth, epochs and rounds
-// have changed since.
+// A trainer's view of its job: the result of the attach, as changed since by growth, epochs and
+// rounds.
 // Comes from: the home's answers. Goes to: every part of a session; only SessionCore changes it.
 // Thread safety: none; lives under the session's lock.
 #pragma once
@@ -28,7 +28,7 @@ Members MembersOf(const v1::EpochRecord& record);
 // Its contributor sets, in the order of the groups.
 std::vector<ContributorSet> ContributorsIn(const v1::EpochRecord& record);
 
-// What an attach has settled.
+// The result of an attach.
 struct AttachResult {
   JobSpec spec;
   Layout layout;
@@ -75,7 +75,7 @@ struct JobView {
   bool IsLeadTrainer() const { return members.begin()->first == options.slot; }
   // The sets of the present members and groups, as the specification has them.
   std::vector<ContributorSet> ContributorsByRule() const;
-  // Whether this trainer pushes its gradient of `extent`: as the epoch's record says.
+  // Whether this trainer pushes its gradient of `extent`, by the epoch's record.
   bool Contributes(uint32_t extent) const;
   // As Client::dealt.
   std::vector<DealtExtent> Dealt() const;
@@ -91,7 +91,7 @@ struct JobView {
 
   // For messages: the job's name and the present round.
   ErrorFields Fields() const;
-  // `status` with job and round, where it does not name them itself.
+  // `status` with job and round added where missing.
   absl::Status InThisRound(const absl::Status& status) const;
   // FAILED_PRECONDITION STALE_EPOCH: the round is redone by other members, with other sums.
   absl::Status SumsAreStale(uint32_t of_epoch, uint32_t next_epoch) const;

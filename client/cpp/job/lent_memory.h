@@ -54,10 +54,10 @@ struct TensorPiece {
 std::vector<TensorPiece> PiecesOf(const Layout& layout, uint32_t extent, size_t element_bytes,
                                   uint32_t offset, uint32_t length);
 
-// Writes `payload` to memory: piece i goes to outs[i], or nowhere when that is null. Returns the
-// bytes copied. The pieces' bytes must add up to those of the payload. Continues `*crc` over the
-// whole payload on the way, which costs nothing beside the copy: the caller learns whether the
-// bytes were right after they have been written.
+// Writes `payload` to memory: piece i goes to outs[i], or nowhere if null. Returns the bytes
+// copied. The pieces' bytes must add up to those of the payload. Continues `*crc` over the whole
+// payload during the copy, at no extra cost: the caller can verify the bytes only after they have
+// been written.
 uint64_t Scatter(const Payload& payload, const std::vector<TensorPiece>& pieces,
                  const std::vector<void*>& outs, uint32_t* crc);
 

@@ -1,5 +1,5 @@
-// The policy of a job in the client: from the caller's options to the specification, and from what
-// the servers say to what the program sees.
+// The policy of a job in the client: turns the caller's options into the specification, and the
+// servers' state into the program's Policy.
 // Comes from: JobOptions, AttachReply, StateInfo, RoundResult. Goes to: JobSpec, RoundReport.
 // Thread safety: none; lives under the session's lock.
 #pragma once
@@ -13,7 +13,7 @@
 
 namespace ballast::client {
 
-// What the next round begins with.
+// The policy's state before the next round.
 struct PolicyView {
   PolicyState state;
   Nonfinite why_skipped;  // of the newest round with gradients, where it was not applied

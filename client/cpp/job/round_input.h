@@ -1,4 +1,4 @@
-// What a caller lends to one round, checked, with the RoundBegin that describes it.
+// A caller's checked input to one round, with the RoundBegin that describes it.
 // Comes from: Client::BeginStep, BeginUpload, BeginStateUpload. Goes to: SessionCore::BeginRound.
 // Thread safety: pure functions.
 #pragma once
@@ -17,23 +17,23 @@ namespace ballast::client {
 
 // Memory per tensor of the job. The caller owns it and keeps it until the round has ended.
 struct RoundInput {
-  bool upload = false;               // the lead trainer uploads what is at `sources`
+  bool upload = false;               // the lead trainer uploads `sources`
   uint32_t sums_of = 0;              // `sources` hold sums over this epoch's members; 0: no sums
-  std::vector<const char*> sources;  // gradients, or what is uploaded; null where there is none
+  std::vector<const char*> sources;  // gradients, or uploads; null where there is none
   std::vector<void*> weights;        // where the round's weights land
   std::vector<bool> present;         // has a source
   v1::RoundBegin begin;              // without the user state
   std::string user_state;            // the home gets it with the round
 };
 
-// Of gradients of a loss that was multiplied by `loss_scale`; 0: the caller does not say. Errors:
-// INVALID_ARGUMENT BAD_HYPERPARAM or BAD_ARGUMENT; FAILED_PRECONDITION LOSS_SCALE_MISMATCH.
+// Of gradients of a loss multiplied by `loss_scale`; 0: not given. Errors: INVALID_ARGUMENT
+// BAD_HYPERPARAM or BAD_ARGUMENT; FAILED_PRECONDITION LOSS_SCALE_MISMATCH.
 absl::StatusOr<RoundInput> StepInput(const JobView& job, const std::vector<Hyper>& hyper,
                                      const std::vector<TensorBuffers>& buffers,
                                      double loss_scale = 0);
 // CRC32C of each gradient, 0 where there is none, for JobView::ComparesGradients; empty where the
 // buffers are not those of `tensors`. It reads all gradients, so the caller holds no lock. `desk`:
-// of the tensors that are on a device, or null. Error: the device's.
+// of the tensors on a device, or null. Error: the device's.
 absl::StatusOr<std::vector<uint32_t>> GradientDigests(const std::vector<LayoutTensor>& tensors,
                                                       const std::vector<TensorBuffers>& buffers,
                                                       DeviceDesk* desk);

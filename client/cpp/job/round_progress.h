@@ -1,5 +1,5 @@
-// How far one round has come, over all servers of the job; and whether they agree about it.
-// Comes from: Session (what the servers said). Goes to: Session, the caller's RoundReport.
+// Progress of one round over all servers of the job; checks that they agree.
+// Comes from: Session (the servers' answers). Goes to: Session, the caller's RoundReport.
 // Thread safety: none; lives under the session's lock.
 #pragma once
 
@@ -29,8 +29,8 @@ class RoundProgress {
   absl::Status OnResult(size_t index, const RoundResult& result, Time now);
   absl::Status OnWeight(size_t index, uint64_t version, uint64_t bytes, Time now);
   absl::Status OnDone(size_t index, const v1::RoundDone& done);
-  // Server number `index`, which is not done, went away: what it has answered so far no longer
-  // counts. Its next result must still equal those seen before.
+  // Server number `index`, which is not done, went away: its answers so far no longer count. Its
+  // next result must still equal those seen before.
   void Restart(size_t index);
   // Every pushed byte has been acknowledged. The first call counts.
   void OnPushed(Time now);
@@ -43,8 +43,7 @@ class RoundProgress {
   // Ids of the servers whose result, or last weight, is missing.
   std::vector<uint32_t> Missing() const;
 
-  // Whether the round was halted, and what is known of one that was not applied. The round must be
-  // complete.
+  // Whether the round was halted, and the details of an unapplied one. The round must be complete.
   bool halted() const { return result_.halted; }
   UnappliedRound Unapplied() const;
   // After the round, which must be complete.

@@ -1,6 +1,6 @@
-// What to send to one server next: push order, window, credits and resending, without any I/O.
-// Comes from: ServerShare (a step, an upload, acks, refusals). Goes to: ServerLink, whose FrameDesk
-// forms the frame.
+// Chooses the next frame for one server: push order, window, credits and resending, without any
+// I/O. Comes from: ServerShare (a step, an upload, acks, refusals). Goes to: ServerLink, whose
+// FrameDesk forms the frame.
 // Thread safety: none; lives under the session's lock.
 #pragma once
 
@@ -100,7 +100,7 @@ class SendPlan {
   bool HasCredit(uint32_t bytes) const;
   // Plans the chunks of the extent at position_.
   void OpenExtent();
-  // Moves on to the next extent that has frames.
+  // Moves on to the next extent with frames.
   void SkipFinishedExtents();
   void NoteSent(const FrameRange& frame);
   std::optional<FrameRange> FindSent(uint32_t extent, uint32_t offset) const;

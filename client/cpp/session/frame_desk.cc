@@ -12,7 +12,7 @@
 namespace ballast::client {
 namespace {
 
-// How many frames per server are on their way from the device, besides those that are sent.
+// Frames per server that may be copied from the device ahead of sending.
 constexpr size_t kFramesAhead = 4;
 
 }  // namespace

@@ -34,9 +34,9 @@ class FrameDesk {
   absl::StatusOr<std::optional<Outgoing>> Next(ServerLink* server, const Activity& activity);
   // Next had no pinned buffer, and nothing says when there is one: ask again soon.
   bool starved() const { return starved_; }
-  // The activity is over: frames that were begun and not sent are dropped.
+  // The activity is over: drops frames begun and not sent.
   void DropBegun();
-  // It has ended with an error: no work on a device touches its tensors any more.
+  // It has ended with an error: waits until no device work touches its tensors.
   void EndEarly();
 
   // Counts a frame of `server` for `activity`, and writes its payload to the tensors. Errors:
@@ -66,15 +66,15 @@ class FrameDesk {
   absl::StatusOr<Outgoing> Form(const Begun& begun, const Activity& activity);
   absl::Status BeginAhead(ServerLink* server, const Activity& activity, std::deque<Begun>* begun);
   void Drop(const Begun& begun);
-  // A device's error, and on its way to or from which tensors: the pieces of a frame.
+  // `status`, a device's, with the tensors it concerns: those of a frame's pieces.
   absl::Status Named(const absl::Status& status, const std::vector<TensorPiece>& pieces) const;
   absl::Status TakeWeights(const ServerLink& server, const DecodedFrame& frame, Activity* activity,
                            Time now);
   absl::Status TakeState(const ServerLink& server, const DecodedFrame& frame, Activity* activity);
-  // Counts `frame` for a fetch. Error: INTERNAL BAD_FRAME for bytes that were not asked for.
+  // Counts `frame` for a fetch. Error: INTERNAL BAD_FRAME for bytes not asked for.
   absl::Status Count(const ServerLink& server, const DecodedFrame& frame, Fetch* fetch) const;
-  // Where the bytes of a frame go: per piece, and what then goes from a pinned buffer to the
-  // device.
+  // Destinations of a frame's bytes, per piece; those for the device go through a pinned buffer
+  // first.
   struct Landing {
     std::vector<void*> outs;
     std::optional<size_t> buffer;

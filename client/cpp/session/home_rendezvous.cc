@@ -23,7 +23,7 @@ static_assert(static_cast<int>(CollectivePhase::kAllGather) == v1::COLLECTIVE_PH
 constexpr milliseconds kWait{10'000};
 constexpr milliseconds kAnswerWithin{10'000};
 constexpr milliseconds kAskAgainInterval{100};
-// A caller that has lost a rank looks at a clock of its own.
+// Short, because a caller that lost a rank has its own deadline to keep.
 constexpr milliseconds kAtOnce{1'000};
 
 // No answer came, or the home is not ready: another try may help.

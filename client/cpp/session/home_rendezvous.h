@@ -1,6 +1,5 @@
-// HomeRendezvous: the calls of Rendezvous, as long polls of the job's home that are repeated until
-// there is an answer, also while the home is away; what the home answers at once is asked for one
-// second.
+// HomeRendezvous: the calls of Rendezvous, as long polls of the job's home, repeated until it
+// answers, also while it is away; calls that need no wait are tried for one second.
 // Comes from: Session. Goes to: Control.Rendezvous, through Deps::call.
 // Thread safety: thread-safe; each call blocks its own thread.
 #pragma once
@@ -24,12 +23,12 @@ void ToProto(const Doing& doing, v1::Doing* out);
 
 class HomeRendezvous final : public Rendezvous {
  public:
-  // The trainer, and what it needs from outside; the functions may be called from any thread.
+  // The trainer and its dependencies; the functions may be called from any thread.
   struct Deps {
     uint64_t job = 0;
     uint32_t slot = 0;
     uint64_t incarnation = 0;
-    // For how long a home that is away is asked again; 0: not at all.
+    // How long an unreachable home is retried; 0: not at all.
     std::chrono::milliseconds reconnect_timeout{0};
     double time_scale = 1;  // stretches Meeting::timeout
     // Asks the home once. Errors: the home's; the session's; UNAVAILABLE, DEADLINE_EXCEEDED without
@@ -53,12 +52,12 @@ class HomeRendezvous final : public Rendezvous {
   Doing doing() const;
 
  private:
-  // From the first meeting on heartbeats tell what the rank does.
+  // From the first meeting on, heartbeats report the rank's work.
   void BeginDoing();
   v1::RendezvousRequest Request(v1::RendezvousAct act, const Meeting& meeting) const;
-  // Asks until the home says that it is over.
+  // Repeats the call until the home reports the end of the wait.
   absl::StatusOr<v1::RendezvousReply> Ask(const v1::RendezvousRequest& request) const;
-  // Asks what the home answers at once. Error: UNAVAILABLE when it is away for a second.
+  // Makes a call that the home answers at once. Error: UNAVAILABLE when it is away for a second.
   absl::StatusOr<v1::RendezvousReply> AskAtOnce(const v1::RendezvousRequest& request) const;
 
   const Deps deps_;

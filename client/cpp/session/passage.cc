@@ -28,7 +28,7 @@ bool SeatIsTaken(const absl::Status& status) {
   }
 }
 
-// The home's word, as JobIsForgotten forms it; NOT_FOUND is that of a server that is behind.
+// The home's error, as JobIsForgotten forms it; a server that lags the home answers NOT_FOUND.
 bool IsForgotten(const absl::Status& status) {
   return status.code() == absl::StatusCode::kFailedPrecondition &&
          ReasonOf(status) == Reason::kUnknownJob;
@@ -89,8 +89,8 @@ absl::Status Passage::Retry(const ServerLink& home, Time now, const Transport::A
   return absl::OkStatus();
 }
 
-// With RESUME_NEVER the home lets in the process that holds the seat, and no process that has lost
-// it. Any other value would take the seat back from the process that was started in its place.
+// With RESUME_NEVER the home lets in the process in the seat, and none that lost it. Any other
+// value would take the seat back from its replacement.
 void Passage::CallAttach(const ServerLink& home, Time now, const Transport::Answer& answer) {
   v1::AttachRequest request;
   *request.mutable_protocol() = OwnProtocolRange();
@@ -99,7 +99,7 @@ void Passage::CallAttach(const ServerLink& home, Time now, const Transport::Answ
   request.set_incarnation(job_->incarnation);
   request.set_init(v1::INIT_MODE_BROADCAST);
   request.set_resume(v1::RESUME_NEVER);
-  // A home that has never heard of the job must not gather a world for a new one.
+  // A home without this job must not gather a world for a new one.
   request.set_wait_timeout_ms(1);
   CallTarget target;
   target.address = home.address();

@@ -1,8 +1,8 @@
-// A trainer's way into its job's next epoch, or into several that follow each other quickly: from
-// the first STALE_EPOCH until every server that is there has said Welcome in the newest one. The
-// trainer attaches again at the job's home, whose answer is the record of the new epoch. Comes
-// from: SessionCore. Goes to: the home's Attach, the pause desk. Thread safety: none; lives under
-// the session's lock.
+// A trainer's move into its job's next epoch, or through several in quick succession: from the
+// first STALE_EPOCH until every reachable server has said Welcome in the newest one. The trainer
+// attaches again at the job's home, whose answer is the record of the new epoch. Comes from:
+// SessionCore. Goes to: the home's Attach, the pause desk. Thread safety: none; lives under the
+// session's lock.
 #pragma once
 
 #include <cstdint>
@@ -33,10 +33,10 @@ class Passage {
   // When Retry has something to do; Time::max() for nothing.
   Time due() const { return tries_.due(); }
 
-  // A server is in a later epoch; `why` is its word. False: another server has said so before.
+  // A server is in a later epoch; `why` is its message. False: another server has said so before.
   bool Begin(absl::string_view why, Time now);
-  // Attaches again at `home`, or says that the passage takes long, as due. `answer` takes what
-  // arrives, for TakeAnswer. Error: UNAVAILABLE SERVER_LOST after the reconnect timeout.
+  // Attaches again at `home`, or reports that the passage takes long, as due. `answer` receives the
+  // result, for TakeAnswer. Error: UNAVAILABLE SERVER_LOST after the reconnect timeout.
   absl::Status Retry(const ServerLink& home, Time now, const Transport::Answer& answer);
   // The home's record, or nothing when another try is to be made. Errors: WRONG_INCARNATION when
   // this trainer has lost its seat, UNKNOWN_JOB, or the home's own.
@@ -46,9 +46,9 @@ class Passage {
   // The session enters the epoch of `record`; `before` are the members of its last one.
   void Enter(const ServerLink& home, const Members& before, const v1::EpochRecord& record,
              Time now);
-  // Every server that is there has said Welcome: if a passage is open and has its record, it ends.
+  // Every reachable server has said Welcome: an open passage with its record ends.
   void End(const ServerLink& home, Time now);
-  // Ends a try that is under way.
+  // Ends the try under way.
   void Abort() { call_.reset(); }
 
  private:

@@ -1,6 +1,6 @@
-// News of servers and trainers that are away: kept for the caller's observer, or logged, and
-// counted into the round's pauses. Comes from: SessionCore, Passage. Goes to: JobOptions::on_pause
-// through Session, or the log. Thread safety: none; lives under the session's lock.
+// Reports outages of servers and trainers to the caller's observer or the log, and counts them as
+// the round's pauses. Comes from: SessionCore, Passage. Goes to: JobOptions::on_pause through
+// Session, or the log. Thread safety: none; lives under the session's lock.
 #pragma once
 
 #include <cstdint>
@@ -26,18 +26,18 @@ class PauseDesk {
   // Logs `pause`, or keeps it for Take; sets its round.
   void Tell(Pause pause);
   bool has_news() const { return !news_.empty(); }
-  // The oldest news that the observer has not heard.
+  // The oldest news not yet given to the observer.
   std::optional<Pause> Take();
 
-  // The home's word that the trainer in `slot` is away, `why`, or back. A word that changes nothing
-  // is dropped. `home` names the home.
+  // The home reports that the trainer in `slot` left, and `why`, or returned. Repeated reports are
+  // ignored. `home` names the home.
   struct TrainerNews {
     uint32_t slot = 0;
     bool away = false;
     std::string why;
   };
   void OnTrainer(const TrainerNews& trainer, Pause home, Time now);
-  // A new epoch repeats what its home knows of trainers that are away.
+  // Forgets absent trainers; the home reports them again in the new epoch.
   void ForgetTrainers(Time now);
 
   PauseMeter& meter() { return meter_; }

@@ -1,5 +1,5 @@
-// When to try again to reach a state server that is away, when to report that, and when to give up.
-// Also for attaching again at the job's home after a change of epoch.
+// Decides when to retry an unreachable state server, when to report it, and when to give up. Also
+// for attaching again at the job's home after a change of epoch.
 // Pure: events and the time come in, decisions go out; no clock, no chance, no I/O.
 // Comes from: ServerLink and Passage (streams that end, Welcomes, tries). Goes to: SessionCore and
 // Passage, which act.
@@ -50,9 +50,9 @@ class Reconnect {
   // from the last value.
   void OnBack(Time now);
 
-  // What is due at `now`. Call again until kNothing; kOpen and kReport count as done.
+  // The action due at `now`. Call again until kNothing; kOpen and kReport count as done.
   Action Next(Time now);
-  // When Next has something to say; Time::max() while the server is there.
+  // When Next has its next action; Time::max() while the server is reachable.
   Time due() const;
 
   bool away() const { return away_; }
@@ -72,16 +72,16 @@ class Reconnect {
   std::string last_error_;
 };
 
-// For how long a round had to do without some server or trainer, over all of them.
+// Time in which a round lacked at least one server or trainer.
 class PauseMeter {
  public:
   using Time = Reconnect::Time;
   using Duration = Reconnect::Duration;
 
-  // One more server is away; one of those that are away is back.
+  // A server went away; an absent one is back.
   void OnLost(Time now);
   void OnBack(Time now);
-  // The job's passage into its next epoch counts as a server that is away, but is no reconnect.
+  // The job's passage into its next epoch counts as an absent server, but not as a reconnect.
   void OnPassed(Time now);
   // A round begins: time counts from here.
   void StartRound(Time now);
@@ -94,7 +94,7 @@ class PauseMeter {
  private:
   uint32_t away_ = 0;  // servers, and a passage
   uint32_t reconnects_ = 0;
-  Time since_;  // while away_ > 0: what is not in paused_ yet begins here
+  Time since_;  // while away_ > 0: start of the time not in paused_ yet
   Duration paused_{0};
 };
 

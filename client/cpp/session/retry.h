@@ -1,5 +1,5 @@
-// What calls to a job's home have in common: which errors are worth another try, how many servers
-// a call follows, and a wait that its caller can end.
+// Shared by calls to a job's home: retryable errors, the limit of redirects, and a wait that the
+// caller can interrupt.
 // Comes from: HomeSearch, Admin. Goes to: their loops. Thread safety: pure functions; SleepPolling
 // blocks the calling thread and calls `poll` on it.
 #pragma once
@@ -15,10 +15,10 @@
 
 namespace ballast::client {
 
-// A server that is not the home names it; more than so many names in a row are a circle.
+// Another server than the home names it; more names in a row than this are a circle.
 inline constexpr int kMaxRedirects = 4;
 
-// Whether the server is not there, starts, or is going away.
+// Whether the server is unreachable, starting or shutting down.
 inline bool IsAway(const absl::Status& status) {
   if (status.code() != absl::StatusCode::kUnavailable) return false;
   const Reason reason = ReasonOf(status);
@@ -26,7 +26,7 @@ inline bool IsAway(const absl::Status& status) {
          reason == Reason::kShuttingDown || reason == Reason::kRecovering;
 }
 
-// Waits for `time`, and asks `poll` about ten times a second, at last at the end. Its first error
+// Waits for `time`, calling `poll` about ten times a second and once at the end. Its first error
 // ends the wait and is returned.
 inline absl::Status SleepPolling(std::chrono::milliseconds time,
                                  const std::function<absl::Status()>& poll) {

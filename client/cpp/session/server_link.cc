@@ -94,7 +94,7 @@ void ServerLink::Beat(uint64_t sequence, const Doing& doing) {
   control_.push_back(message.SerializeAsString());
 }
 
-// --- What it says -------------------------------------------------------------------------------
+// --- Its messages -------------------------------------------------------------------------------
 
 absl::Status ServerLink::CheckVersion(uint64_t named, uint64_t held, bool open) const {
   if (named == held || (job_->durable && open && named == held + 1)) return absl::OkStatus();
@@ -120,7 +120,7 @@ absl::Status ServerLink::CheckVersion(uint64_t named, uint64_t held, bool open) 
 absl::Status ServerLink::CheckExtents(const v1::Welcome& welcome) const {
   for (const auto* const extents : {&welcome.complete(), &welcome.init_missing()}) {
     for (const uint32_t extent : *extents) {
-      // Of groups that this slot is adding, and has no answer for yet.
+      // Of groups being added, whose answer has not arrived yet.
       if (extent >= job_->owner.size() && job_->durable) continue;
       if (job_->Owns(id_, extent)) continue;
       return Broke(absl::StrCat("says Welcome with extent ", extent, ", not its own"));
@@ -159,8 +159,8 @@ absl::Status ServerLink::OnRefused(const v1::FrameRefused& refused, bool sending
   if (job_->durable && reason == Reason::kStaleEpoch) {
     return ReasonedError(absl::StatusCode::kFailedPrecondition, reason, refused.message());
   }
-  // The same bytes have another checksum in another epoch, and what the server keeps of the slot's
-  // last process is fetched when the upload is over.
+  // The same bytes have another checksum in another epoch, and the server's bytes of the slot's
+  // last process are fetched after the upload.
   const bool initial = share_.kind() == FrameKind::kInit;
   if (reason == Reason::kConflict && initial && job_->epoch != kFirstEpoch) {
     return absl::OkStatus();
@@ -180,7 +180,7 @@ void ServerLink::OnAck(const v1::Ack& ack, const Step* step) {
   link_->Kick();
 }
 
-// --- What goes to it ----------------------------------------------------------------------------
+// --- Messages to it -----------------------------------------------------------------------------
 
 void ServerLink::Send(std::string message) {
   control_.push_back(std::move(message));
@@ -245,8 +245,8 @@ absl::Status ServerLink::Broke(absl::string_view what) const {
       absl::StrCat(Name(), " ", what, "; use the same release of Ballast on both sides"), Fields());
 }
 
-// A server takes links only when it has read its disk, so it knows the job later only if another
-// disk is mounted and it is started again.
+// A server takes links only after reading its disk, so it can know the job later only after a
+// restart with another disk mounted.
 absl::Status ServerLink::StateLost(std::chrono::nanoseconds away) const {
   const std::string since = away.count() == 0 ? "" : absl::StrCat(" for ", RoundedText(away));
   return ReasonedError(

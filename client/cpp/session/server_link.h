@@ -25,7 +25,7 @@ namespace ballast::client {
 
 class ServerLink final : private LinkHandler {
  public:
-  // The session's side. It hears nothing of a link that was closed here.
+  // The session's side. Gets no events of a link after Close.
   class Owner {
    public:
     virtual ~Owner() = default;
@@ -34,7 +34,7 @@ class ServerLink final : private LinkHandler {
     // The next frame, when no control message waits.
     virtual std::optional<Outgoing> NextFrame(ServerLink* server) = 0;
   };
-  // Where a server stands on its present link.
+  // A server's state on its present link.
   struct State {
     bool welcomed = false;
     bool gave_up = false;    // it sent its error, which is the last of its messages that counts
@@ -58,7 +58,7 @@ class ServerLink final : private LinkHandler {
   // Opens a link and says Hello with `held`, the version that this trainer holds of the server's
   // weights. Between two tries to reach the server there is no link.
   void Open(uint64_t held);
-  // Forgets the link and all that was agreed on it.
+  // Forgets the link and everything agreed on it.
   void Close();
   // Breaks the link off; Owner::OnClosed follows.
   void Cancel();
@@ -66,7 +66,7 @@ class ServerLink final : private LinkHandler {
   bool alive() const { return has_link() && !link_->closed(); }
   void Kick() { link_->Kick(); }
 
-  // A sign of life, and how long there was none.
+  // A sign of life, and the time since the last one.
   void Hear(Time now) { last_heard_ = now; }
   std::chrono::nanoseconds Silence(Time now) const { return now - last_heard_; }
   // Sends a heartbeat, unless something else waits to go out.
@@ -94,7 +94,7 @@ class ServerLink final : private LinkHandler {
   void StartStep(const Step& step);
   void ResumeStep(const Step& step, const v1::Welcome& welcome);
 
-  // The end of the trainer's work here: nothing more is expected but the link's end.
+  // Ends the trainer's work here: only the link's end is still expected.
   void SendLeave();
   bool leave_sent() const { return leave_sent_; }
   void SetLeaveSent(bool sent) { leave_sent_ = sent; }

@@ -1,6 +1,6 @@
-// One server's share of a job: the extents it owns, which of their initial weights it lacks, and
-// what of the running activity goes to it. Comes from: ServerLink. Goes to: ServerLink, which forms
-// the frames. Thread safety: none; lives under the session's lock.
+// One server's share of a job: its extents, the initial weights it lacks, and its part of the
+// running activity. Comes from: ServerLink. Goes to: ServerLink, which forms the frames. Thread
+// safety: none; lives under the session's lock.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ class ServerShare {
   uint64_t elements() const { return elements_; }
   void SetWindow(uint32_t extents) { plan_.SetWindow(extents); }
 
-  // Another link follows: nothing of the activity is agreed on it yet.
+  // A new link follows, on which nothing of the activity is agreed yet.
   void OnNewLink();
 
   // Initial weights that the server lacks; the lead trainer sends them before the next round.
@@ -45,16 +45,16 @@ class ServerShare {
   // Plans the round's frames and returns true, or first those of missing initial weights: a server
   // that lacks them refuses a RoundBegin. True: the RoundBegin goes out now.
   bool StartStep(const Step& step);
-  // As StartStep for a round that went over another link before; `complete` is there already.
+  // As StartStep for a round that went over another link before; the server has `complete` already.
   bool ResumeStep(const Step& step, const std::vector<uint32_t>& complete);
-  // Progress at the server. True: the initial weights are there, and the RoundBegin of `step`, the
-  // running step if there is one, goes out now.
+  // Progress at the server. True: the server has the initial weights, and the RoundBegin of `step`,
+  // the running step if any, goes out now.
   bool OnAck(const v1::Ack& ack, const Step* step);
   // As SendPlan::OnRefused.
   absl::Status OnRefused(const v1::FrameRefused& refused);
   void RetryRefused() { plan_.RetryRefused(); }
 
-  // The next range that window and credits allow, and what its frame carries.
+  // The next range that window and credits allow, and the kind of its frame.
   std::optional<FrameRange> NextRange() { return plan_.Next(); }
   FrameKind kind() const { return kind_; }
   uint64_t plan_number() const { return plan_.number(); }
@@ -75,7 +75,7 @@ class ServerShare {
   FrameKind kind_ = FrameKind::kUnspecified;  // of the frames in plan_
   bool restoring_ = false;                    // initial weights go before the round
   bool resumed_ = false;                      // the round went over another link before
-  std::vector<uint32_t> complete_;            // extents that are there already
+  std::vector<uint32_t> complete_;            // extents already at the server
 };
 
 }  // namespace ballast::client

@@ -23,7 +23,7 @@ constexpr std::chrono::seconds kLeaveTimeout{2};
 constexpr std::chrono::hours kForever{24 * 365};
 constexpr std::chrono::milliseconds kPollInterval{100};
 
-// A home of an older release ignores what it does not know of a job's specification.
+// A home of an older release ignores unknown fields of a job's specification.
 absl::Status CheckPolicyReply(const AttachResult& attached) {
   if (attached.reply.has_policy() || !attached.spec.policy.active()) return absl::OkStatus();
   return ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kUnsupported,
@@ -31,7 +31,7 @@ absl::Status CheckPolicyReply(const AttachResult& attached) {
                        "release of Ballast on both sides");
 }
 
-// A home of an older release lets every trainer push what is equal already.
+// A home of an older release lets every trainer push, even equal gradients.
 absl::Status CheckContributors(const AttachResult& attached) {
   const JobSpec& spec = attached.spec;
   const v1::EpochRecord& epoch = attached.reply.epoch();
@@ -73,7 +73,8 @@ absl::Status FitFrames(const v1::AttachReply& reply, GpuTensors* gpu) {
   return gpu == nullptr ? absl::OkStatus() : gpu->desk()->FitFrames(reply.chunk_bytes());
 }
 
-// How long Leave may take. A server that is away, or not in the job's epoch yet, may still come.
+// How long Leave may take. A server may still return from an outage, or follow into the job's
+// epoch.
 nanoseconds LeaveLimit(const SessionCore& core) {
   const bool all_know = std::all_of(core.servers().begin(), core.servers().end(),
                                     [](const auto& server) { return server->leave_sent(); });

@@ -93,13 +93,12 @@ class Session final : public Client {
   absl::StatusOr<Activity> FinishActivity();
   // After an error: waits until no link and no frame can touch the caller's memory.
   bool Drain(Time deadline);
-  // Calls `method` of the job's home and parses the answer into `reply`, telling of pauses
-  // meanwhile unless it is `quiet`; then any thread may call it. Errors: as Transport::Start; the
-  // session's.
+  // Calls `method` of the job's home and parses the answer into `reply`, reporting pauses meanwhile
+  // unless `quiet`; then any thread may call it. Errors: as Transport::Start; the session's.
   absl::Status CallHome(const char* method, const google::protobuf::MessageLite& request,
                         std::chrono::milliseconds timeout, google::protobuf::MessageLite* reply,
                         bool quiet = false);
-  // What a waiting caller does about ten times a second. Errors: the session's; CANCELLED while
+  // Called by a waiting caller about ten times a second. Errors: the session's; CANCELLED while
   // attaching.
   absl::Status Poll();
   // Tells the caller's observer, on the caller's thread.
@@ -108,7 +107,7 @@ class Session final : public Client {
 
   // session_calls.cc: initial weights, fetches, growth.
   absl::Status Initialize(InitMode init, const std::vector<void*>& weights, uint32_t first_extent);
-  // Into a job that was there before: receives all weights, after what the lead trainer uploads.
+  // Into an existing job: receives all weights, after the lead trainer's upload if one is due.
   absl::Status TakeOver(const std::vector<void*>& weights);
   absl::Status UploadInitial(const std::vector<void*>& weights, uint32_t first_extent,
                              bool from_first);
@@ -118,8 +117,8 @@ class Session final : public Client {
                                                       const std::vector<void*>& weights,
                                                       InitMode init);
 
-  // What the caller's GPU has queued is done, and then, after the activity, sees its weights. They
-  // do nothing without a GPU.
+  // Before and after an activity: waits for the caller's GPU work, and makes its later work see the
+  // new weights. Both do nothing without a GPU.
   absl::Status BeginOnGpu();
   absl::Status EndOnGpu() { return gpu_ == nullptr ? absl::OkStatus() : gpu_->End(); }
   DeviceDesk* desk() const { return gpu_ == nullptr ? nullptr : gpu_->desk(); }

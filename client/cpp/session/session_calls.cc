@@ -1,4 +1,4 @@
-// Initial weights, fetches, snapshots, growth, the user state, and what is known of a session.
+// Initial weights, fetches, snapshots, growth, the user state, and a session's getters.
 #include <algorithm>
 #include <thread>
 #include <utility>
@@ -196,8 +196,8 @@ absl::StatusOr<v1::ExtendRequest> Session::MakeExtendRequest(const JobSpec& grow
   return request;
 }
 
-// The home of a durable job may go away meanwhile. Then asking again shows what it has made of the
-// request: it answers one that has taken effect as it would have before.
+// The home of a durable job may go away meanwhile. Then asking again is safe: the home answers a
+// request that took effect as it would have at first.
 absl::Status Session::AskToExtend(const v1::ExtendRequest& request, v1::ExtendReply* reply) {
   const Time give_up = transport_->Now() + options_.attach_timeout + options_.reconnect_timeout;
   while (true) {
@@ -224,7 +224,7 @@ absl::Status Session::Extend(const std::vector<Tensor>& tensors,
     grown.layout = core_->job().layout;
   }
   BALLAST_RETURN_IF_ERROR(AwaitWelcomes(transport_->Now() + options_.attach_timeout));
-  // Only the new tensors have memory here; what a fetch brings of the others is left out.
+  // Only the new tensors have memory here; the fetched bytes of the others are skipped.
   std::vector<void*> weights(grown.spec.tensors.size(), nullptr);
   const uint32_t first_extent = static_cast<uint32_t>(grown.layout.extents().size());
   BALLAST_RETURN_IF_ERROR(Grow(added, schedule_groups, &grown));
@@ -260,7 +260,7 @@ std::string Session::user_state() const {
   return user_state_;
 }
 
-// --- What is known ------------------------------------------------------------------------------
+// --- Getters ------------------------------------------------------------------------------------
 
 std::vector<std::string> Session::state_arrays() const {
   MutexLock lock(&mu_);

@@ -1,5 +1,4 @@
-// A session's activities, its sense of time, and its end. What servers send is in
-// session_events.cc.
+// A session's activities, timer and end. Its events from servers are in session_events.cc.
 #include "client/cpp/session/session_core.h"
 
 #include <algorithm>

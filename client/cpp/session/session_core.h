@@ -32,13 +32,13 @@ namespace ballast::client {
 
 class SessionCore final : private ServerLink::Owner {
  public:
-  // What comes from outside; it outlives the core.
+  // Dependencies, which outlive the core.
   struct Environment {
     Transport* transport = nullptr;
     BufferLease* lease = nullptr;     // of the memory that activities lend
-    DeviceDesk* device = nullptr;     // of the tensors that are not in host memory, if any
+    DeviceDesk* device = nullptr;     // of the tensors outside host memory, if any
     std::function<void()> on_change;  // something ended, failed, or is news
-    std::function<Doing()> doing;     // what the trainer tells with its heartbeats; may be empty
+    std::function<Doing()> doing;     // reported with heartbeats; may be empty
   };
   using Servers = std::vector<std::unique_ptr<ServerLink>>;
 
@@ -61,41 +61,41 @@ class SessionCore final : private ServerLink::Owner {
 
   // Error: the session's, or FAILED_PRECONDITION BAD_ARGUMENT while an activity runs.
   absl::Status CheckIdle() const;
-  // Pushes initial weights: what the servers lack, and with `from_first` every extent from
+  // Pushes the initial weights that the servers lack, and with `from_first` every extent from
   // upload.first_extent on. Errors as CheckIdle.
   absl::Status PushInitialWeights(Upload upload, bool from_first);
   // Asks every server for its part of `request`. Errors as CheckIdle; as ServerLink::LacksInit.
   absl::Status BeginFetch(Fetch fetch, v1::FetchState request);
-  // Begins a round on every server, when it is there. Requires CheckIdle. Error:
+  // Begins a round on every server, as soon as each is reachable. Requires CheckIdle. Error:
   // FAILED_PRECONDITION STALE_EPOCH for sums of another epoch's members.
   absl::Status BeginRound(RoundInput input);
   bool in_round() const { return InRound(activity_); }
   // Every server has done its part of the activity, or there is none.
   bool Done() const;
-  // Ends an upload or a fetch that is done, or an activity that has failed.
+  // Ends a finished upload or fetch, or a failed activity.
   Activity EndActivity();
-  // Ends a round that is done; fills `report`. Errors: ABORTED NONFINITE for a halted round, which
-  // counts as any other; STALE_EPOCH as BeginRound, and the round is still to be run.
+  // Ends a finished round; fills `report`. Errors: ABORTED NONFINITE for a halted round, which
+  // counts as any other; STALE_EPOCH as BeginRound, and the round has yet to run.
   absl::Status EndRound(RoundReport* report);
 
   // The job has grown. The epoch stays: only a passage takes the trainer into another one, and the
   // epoch of `reply` may be later than the trainer's or earlier. Error: as Start.
   absl::Status Grow(JobSpec spec, Layout layout, const v1::ExtendReply& reply);
 
-  // Tells every server that this trainer runs no further round: those that are there now, the
-  // others when they say Welcome.
+  // Tells every server that this trainer leaves: reachable ones now, the others when they say
+  // Welcome.
   void BeginLeave();
   bool leaving() const { return leaving_; }
-  // Ends the session as left, and logs what a server may not have heard.
+  // Ends the session as left, and logs each server that may not know of it.
   void EndLeave();
 
  private:
-  // A trainer's loss that is held back.
+  // A trainer's loss, held back.
   struct Suspicion {
     absl::Status status;
     Time since;
   };
-  // The sense of time.
+  // State of the timer.
   struct Pulse {
     uint64_t beats = 0;  // heartbeats so far
     uint64_t looks = 0;

@@ -1,5 +1,5 @@
-// What a session does when a server sends something, goes away or comes back, and when the job goes
-// into another epoch.
+// A session's reactions to a server's messages, outages and returns, and to changes of the job's
+// epoch.
 #include <algorithm>
 #include <utility>
 #include <variant>
@@ -143,7 +143,7 @@ void SessionCore::OnClosed(ServerLink* server, const absl::Status& status) {
 // The end of a server's link, or of its answering: a pause in a durable job, else an error.
 void SessionCore::Lose(ServerLink* server, const absl::Status& status) {
   const Reason reason = ReasonOf(status);
-  // A server that has heard the Leave in the epoch before refuses this trainer in the new one.
+  // A server that got the Leave in the previous epoch refuses this trainer in the new one.
   const bool heard = reason == Reason::kJobFinished || reason == Reason::kWrongIncarnation;
   if (leaving_ && heard) {
     server->SetLeaveSent(true);  // The others may not have heard the Leave.
@@ -231,9 +231,9 @@ absl::Status SessionCore::Resume(ServerLink* server, const v1::Welcome& welcome)
   return absl::OkStatus();
 }
 
-// --- Trainers that are replaced -----------------------------------------------------------------
+// --- Replaced trainers --------------------------------------------------------------------------
 
-// `server` is in a later epoch than the link that has ended so.
+// `server`, whose link has ended, is in a later epoch.
 void SessionCore::OnStaleEpoch(ServerLink* server, const absl::Status& status) {
   const Time now = transport_->Now();
   NoteBack(server, now);
@@ -277,7 +277,7 @@ void SessionCore::TakeRecord(const v1::EpochRecord& record, Time now) {
     Reconnect& tries = server->reconnect();
     const bool away = tries.away();
     const bool trying = away && server->has_link();
-    if (!away || trying) server->Close();  // Also a link of the old epoch that is still open.
+    if (!away || trying) server->Close();  // Also an open link of the old epoch.
     server->SetLeaveSent(false);
     if (trying) tries.OnLost(tries.last_error(), now);
     if (!away) server->Open(HelloVersion(*server));

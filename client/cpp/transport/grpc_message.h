@@ -11,10 +11,10 @@
 namespace ballast::client {
 
 // `message` as one buffer. The buffer holds the owner of the body until gRPC drops its last slice.
-// Adds to `*copied_bytes` what stands in the buffer as a copy of the body.
+// Adds the bytes of the body that were copied into the buffer to `*copied_bytes`.
 grpc::ByteBuffer ToByteBuffer(const Outgoing& message, uint64_t* copied_bytes);
 
-// How many bytes of `body` stand in `buffer` as the very same memory, in the same order.
+// Bytes of `body` that `buffer` refers to without a copy, in the same order.
 uint64_t SharedBytes(const grpc::ByteBuffer& buffer, const Payload& body);
 
 }  // namespace ballast::client

@@ -23,8 +23,8 @@ class GrpcTransport final : public Transport {
  public:
   // Starts the thread. `mu` outlives the transport. `time_scale` as JobOptions::time_scale.
   GrpcTransport(Mutex* mu, std::shared_ptr<ChannelFactory> channels, double time_scale);
-  // Waits for the end of what was abandoned, and up to two seconds for a handshake that is asked.
-  // The caller does not hold the lock.
+  // Waits for the end of abandoned operations, and up to two seconds for a running Explain. The
+  // caller does not hold the lock.
   ~GrpcTransport() override;
 
   Time Now() const override { return std::chrono::steady_clock::now(); }

@@ -8,7 +8,7 @@
 namespace ballast::client {
 namespace {
 
-// So many tries without an answer are no server that is just starting.
+// This many tries without an answer rule out a starting server.
 constexpr int kTriesToAsk = 3;
 
 }  // namespace

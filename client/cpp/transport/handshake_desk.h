@@ -1,7 +1,7 @@
-// Why a server is away, when the cause is its TLS handshake: gRPC says of a refused one that a
-// socket was closed. Asks once after some tries without an answer, and again after as many more,
-// because causes change. Comes from: ServerLink. Goes to: Transport::Explain. Thread safety: none;
-// lives under the session's lock.
+// Finds out whether a TLS handshake keeps a server away: gRPC reports a refused handshake as a
+// closed socket. Asks after some tries without an answer, and again after as many more, because
+// causes change. Comes from: ServerLink. Goes to: Transport::Explain. Thread safety: none; lives
+// under the session's lock.
 #pragma once
 
 #include <memory>
@@ -18,17 +18,17 @@ class HandshakeDesk {
   HandshakeDesk(std::string address, Transport* transport)
       : address_(std::move(address)), transport_(transport) {}
 
-  // A link has ended with `status`, which is no server's own. Every third one that says nothing but
-  // that no connection came about is a question. Returns how the server was lost, for people.
+  // A link has ended with `status`, not a server's own. Asks after every third one without a cause.
+  // Returns how the server was lost, for people.
   std::string OnClosed(const absl::Status& status);
   // Asks now, once until the server has answered: a link waits for a connection.
   void OnSilence();
-  // How a server was lost that was not heard in time, for people.
+  // How a silent server was lost, for people.
   std::string Silent() const;
-  // The server has answered: whatever was wrong is over.
+  // The server has answered: forgets the cause.
   void OnBack();
 
-  // What the newest handshake said, as a clause for people; "": nothing, or none was tried.
+  // Error of the newest handshake, as a clause for people; "": none, or not tried.
   const std::string& cause() const { return cause_; }
 
  private:

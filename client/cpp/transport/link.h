@@ -1,8 +1,8 @@
-// What carries a trainer's messages to a server and back, and what tells the time: everything that
-// a session needs from outside. gRPC is one transport (grpc_transport.h); a test or a simulator can
-// be another. tests/client/cpp/transport/link_conformance.h says what every transport does. Comes
-// from: SessionCore. Goes to: the servers of a job. Thread safety: a transport is made with one
-// lock. Every method and every callback of this file runs under that lock, AwaitEnded excepted.
+// The interface of a session to the outside: links to servers, calls, and time. gRPC is one
+// transport (grpc_transport.h); a test or a simulator can be another.
+// tests/client/cpp/transport/link_conformance.h specifies every transport. Comes from: SessionCore.
+// Goes to: the servers of a job. Thread safety: a transport is made with one lock. Every method and
+// every callback of this file runs under that lock, AwaitEnded excepted.
 #pragma once
 
 #include <chrono>
@@ -31,11 +31,11 @@ struct Outgoing {
   Payload body;
 };
 
-// Takes what comes from a link, and gives what goes there.
+// Receives a link's messages, and supplies those to send.
 class LinkHandler {
  public:
   virtual ~LinkHandler() = default;
-  // One message of the server. Its bytes stay while a copy of `message` is held.
+  // One message of the server. Its bytes stay valid while a copy of `message` is held.
   virtual void OnMessage(const Payload& message) = 0;
   // The next message to send. The link asks when it has passed the last one on, and on Kick.
   virtual std::optional<Outgoing> NextMessage() = 0;
@@ -45,7 +45,7 @@ class LinkHandler {
 };
 
 // One ordered stream of messages in both directions. Its destruction breaks it off: its handler
-// hears nothing more, and the transport keeps what is left until that has ended.
+// gets no more events, and the transport keeps the remaining operations until they end.
 class Link {
  public:
   virtual ~Link() = default;
@@ -69,7 +69,7 @@ class Call {
 class Timer {
  public:
   virtual ~Timer() = default;
-  // Fires at `due` or soon after, and no longer at the time that was set before.
+  // Fires at `due` or soon after, and no longer at the previously set time.
   virtual void Set(Time due) = 0;
 };
 
@@ -95,26 +95,26 @@ class Transport {
   virtual ~Transport() = default;
 
   virtual Time Now() const = 0;
-  // Opens a link over a connection of its own. `handler` outlives the link and hears nothing before
+  // Opens a link over a connection of its own. `handler` outlives the link and gets no event before
   // Open has returned.
   virtual std::unique_ptr<Link> Open(const LinkTarget& target, LinkHandler* handler) = 0;
   // Sends `request` over a connection of its own; `answer` runs once, after the return.
   virtual std::unique_ptr<Call> Start(const CallTarget& target,
                                       const google::protobuf::MessageLite& request,
                                       Answer answer) = 0;
-  // Asks why no connection to `address` comes about: what a TLS handshake says, as a clause for
-  // people, or "". `told` runs once, after the return, unless the question is destroyed before.
-  // Null: this transport knows no more than the status of a link.
+  // Asks why no connection to `address` succeeds: `told` gets the error of a TLS handshake, as a
+  // clause for people, or "". `told` runs once, after the return, unless the question is destroyed
+  // before. Null: this transport knows only the status of a link.
   virtual std::unique_ptr<Call> Explain(const std::string& /*address*/,
                                         std::function<void(std::string why)> /*told*/) {
     return nullptr;
   }
   virtual std::unique_ptr<Timer> MakeTimer(std::function<void()> fire) = 0;
-  // Bytes of bodies that were copied on their way out, over all links.
+  // Bytes of bodies copied on their way out, over all links.
   virtual uint64_t copied_bytes() const = 0;
 
-  // Waits until everything whose destruction has begun is at its end and reads no lent memory;
-  // false when `deadline` passed first. Blocks: the caller does not hold the lock.
+  // Waits until all destroyed links, calls and timers have ended and read no lent memory; false
+  // when `deadline` passed first. Blocks: the caller does not hold the lock.
   virtual bool AwaitEnded(Time deadline) = 0;
 };
 

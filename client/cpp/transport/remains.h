@@ -1,5 +1,5 @@
-// What a session has let go of while gRPC still worked on it: streams, calls and alarms. They stay
-// here until their last event, because gRPC writes to their memory until then.
+// gRPC operations that outlive their owner: abandoned streams, calls and alarms. They stay here
+// until their last event, because gRPC writes to their memory until then.
 // Comes from: the handles of GrpcTransport. Goes to: nothing; it ends here.
 // Thread safety: under the transport's lock.
 #pragma once
@@ -14,9 +14,9 @@ namespace ballast::client {
 class Operation {
  public:
   virtual ~Operation() = default;
-  // The user has gone: no callback from now on, and the end comes soon.
+  // The owner has gone: no callback from now on, and the operation ends soon.
   virtual void Abandon() = 0;
-  // No event is to come: the operation may be destroyed.
+  // No event will follow: the operation may be destroyed.
   virtual bool ended() const = 0;
 };
 
@@ -29,7 +29,7 @@ class Remains {
     operations_.push_back(std::move(operation));
   }
 
-  // Those that have ended, for the caller to destroy without the lock.
+  // The ended ones, for the caller to destroy without the lock.
   Operations TakeEnded();
 
   bool empty() const { return operations_.empty(); }

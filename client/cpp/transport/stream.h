@@ -18,7 +18,7 @@
 
 namespace ballast::client {
 
-// What a completion queue hands back.
+// A tag of a completion queue.
 class CompletionTag {
  public:
   virtual ~CompletionTag() = default;
@@ -28,7 +28,7 @@ class CompletionTag {
 class Stream : public Operation {
  public:
   struct Options {
-    std::shared_ptr<grpc::Channel> channel;  // the stream's own; its end drops what is unsent
+    std::shared_ptr<grpc::Channel> channel;  // the stream's own; its end drops unsent bytes
     bool wait_for_server = false;            // as LinkTarget::wait_for_server
     grpc::CompletionQueue* queue = nullptr;  // outlives the stream
     uint64_t* copied_bytes = nullptr;        // counts as Transport::copied_bytes; likewise

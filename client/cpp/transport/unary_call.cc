@@ -49,7 +49,7 @@ void AsyncCall::Abandon() {
 
 void AsyncCall::OnEvent(bool) {
   ended_ = true;
-  // Moved out: it may destroy this call's handle, and with it what it has captured.
+  // Moved out: it may destroy this call's handle, and with it its own captures.
   if (const std::function<void()> done = std::move(done_)) done();
 }
 
