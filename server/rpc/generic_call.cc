@@ -22,13 +22,16 @@ GenericCall::GenericCall(const CallEnvironment* environment)
 
 void GenericCall::Accept(const CallEnvironment* environment) {
   const std::shared_ptr<GenericCall> call(new GenericCall(environment));
+  // The lock is held to the end: a poller may get the accepted call before RequestCall returns.
   MutexLock lock(&call->mu_);
+  // gRPC takes the done tag only before the call begins. It holds no reference yet, see OnAccepted.
   call->context_->AsyncNotifyWhenDone(&call->done_tag_);
   environment->service->RequestCall(call->context_.get(), call->stream_.get(), environment->queue,
                                     environment->queue, call->Begin(&call->accept_tag_));
 }
 
 void* GenericCall::Begin(OpTag* tag) {
+  // Before gRPC has the tag: its event may be handled on another thread at once.
   tag->call = shared_from_this();
   ++under_way_;
   return tag;
@@ -37,6 +40,7 @@ void* GenericCall::Begin(OpTag* tag) {
 void GenericCall::Read() {
   MutexLock lock(&mu_);
   if (over_ || reading_) return;
+  // gRPC allows one read at a time, and owns incoming_ until its tag is back.
   reading_ = true;
   stream_->Read(&incoming_, Begin(&read_tag_));
 }
@@ -45,6 +49,7 @@ void GenericCall::Kick() {
   MutexLock lock(&mu_);
   if (over_ || broken_) return;
   if (sending_) {
+    // There is one alarm and one write at a time: Pump asks the handler once more instead.
     kicked_ = true;
   } else {
     Wake();
@@ -63,6 +68,7 @@ void GenericCall::Finish(const grpc::Status& status) {
   if (over_ || finish_wanted_) return;
   finish_wanted_ = true;
   final_status_ = status;
+  // A bare status goes through Pump, too: gRPC forbids Finish while a write is under way.
   if (!sending_) Wake();
 }
 
@@ -70,6 +76,7 @@ void GenericCall::Fail(const absl::Status& status) { Finish(ToGrpc(places().Outw
 
 void GenericCall::Cancel() {
   MutexLock lock(&mu_);
+  // A released call has no context any more.
   if (!over_) context_->TryCancel();
 }
 
@@ -85,17 +92,20 @@ void GenericCall::Complete(Op op, bool ok) {
       OnRead(ok);
       break;
     case Op::kWake:
+      // `ok` does not matter: the alarm is never cancelled.
       Pump();
       break;
     case Op::kWrite: {
       if (!ok) {
         MutexLock lock(&mu_);
+        // A write fails only on a dead call, where Finish would fail, too. Its done tag follows.
         broken_ = true;
       }
       Pump();
       break;
     }
     case Op::kFinish:
+      // The done tag ends the call, and may come before or after this one.
       break;
   }
   ReleaseIfOver();
@@ -108,10 +118,13 @@ void GenericCall::OnAccepted(bool ok) {
       over_ = true;
       return;
     }
+    // The call has begun, so its done tag will come back.
     Begin(&done_tag_);
+    // Copied, because handlers may hold the call longer than it holds its context.
     facts_.method = context_->method();
     facts_.peer = context_->peer();
   }
+  // Without the lock: a handler reads, or fails the call, while it is being made.
   handler_ = environment_->accept(shared_from_this());
   if (handler_ == nullptr) {
     Finish(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "unknown method " + facts_.method));
@@ -125,6 +138,7 @@ Connection GenericCall::connection() {
   const auto text = [](const grpc::string_ref& value) {
     return std::string(value.data(), value.size());
   };
+  // gRPC's two kinds of TLS credentials name the transport differently.
   for (const auto& value : auth->FindPropertyValues(GRPC_TRANSPORT_SECURITY_TYPE_PROPERTY_NAME)) {
     connection.encrypted |=
         value == GRPC_SSL_TRANSPORT_SECURITY_TYPE || value == GRPC_TLS_TRANSPORT_SECURITY_TYPE;
@@ -134,6 +148,7 @@ Connection GenericCall::connection() {
     connection.uris.push_back(text(uri));
   }
   const auto& metadata = context_->client_metadata();
+  // All values of a header: the gate decides about repeated ones.
   const auto values = [&metadata, &text](const char* header) {
     std::vector<std::string> found;
     const auto [begin, end] = metadata.equal_range(header);
@@ -147,6 +162,7 @@ Connection GenericCall::connection() {
 
 grpc::StatusCode GenericCall::EndedWith(bool cancelled) const {
   if (!cancelled) return final_status_.error_code();
+  // gRPC reports a passed deadline as a cancellation; the client has seen DEADLINE_EXCEEDED.
   const bool late = context_->deadline() <= std::chrono::system_clock::now();
   return late ? grpc::StatusCode::DEADLINE_EXCEEDED : grpc::StatusCode::CANCELLED;
 }
@@ -158,11 +174,13 @@ void GenericCall::OnOver() {
   {
     MutexLock lock(&mu_);
     over_ = true;
+    // gRPC allows this question only after the done tag.
     cancelled = context_->IsCancelled();
     code = EndedWith(cancelled);
     meant = final_status_.error_code();
   }
   timer_.End(code, environment_->clock->Now());
+  // A refused client that hangs up before the status is audited as refused all the same.
   if (environment_->ended) environment_->ended(*this, IsRefusal(meant) ? meant : code);
   if (handler_ != nullptr) handler_->OnDone(cancelled);
 }
@@ -172,7 +190,9 @@ void GenericCall::OnRead(bool ok) {
   {
     MutexLock lock(&mu_);
     reading_ = false;
+    // OnDone is the handler's last event, also when the read's tag comes back after it.
     if (over_ || handler_ == nullptr) return;
+    // Emptied first: OnMessage may ask for the next read, which writes to incoming_.
     message.Swap(&incoming_);
   }
   if (ok) {
@@ -190,9 +210,11 @@ void GenericCall::Pump() {
         sending_ = false;
         return;
       }
+      // Before the question: after a kick during it, its answer "nothing" is out of date.
       kicked_ = false;
     }
     absl::optional<grpc::ByteBuffer> message;
+    // Without the lock: the handler takes its own, and may call Finish or Read.
     if (handler_ != nullptr) message = handler_->NextMessage();
     if (SendOrStop(std::move(message))) return;
   }
@@ -206,12 +228,14 @@ bool GenericCall::SendOrStop(absl::optional<grpc::ByteBuffer> message) {
     return true;
   }
   if (message.has_value()) {
+    // gRPC holds the buffer's slices itself; `message` may go before the tag is back.
     stream_->Write(*message, Begin(&write_tag_));
     return true;
   }
   if (kicked_) return false;
   sending_ = false;
   if (finish_wanted_ && !finishing_) {
+    // Here no write is under way and none follows. Once: a second Finish is an error to gRPC.
     finishing_ = true;
     stream_->Finish(final_status_, Begin(&finish_tag_));
   }
@@ -227,6 +251,7 @@ void GenericCall::ReleaseIfOver() {
     MutexLock lock(&mu_);
     --under_way_;
     if (!over_ || under_way_ > 0) return;
+    // Moved out, so that destructors run without the lock: the handler's may call back.
     stream = std::move(stream_);
     context = std::move(context_);
     alarm = std::move(alarm_);
@@ -234,8 +259,10 @@ void GenericCall::ReleaseIfOver() {
   }
   handler.reset();
   alarm.reset();
+  // The stream refers to the context, which goes last.
   stream.reset();
   context.reset();
+  // Nothing of gRPC is left: the server may now shut down the queue.
   environment_->released();
 }
 

@@ -26,7 +26,7 @@ class AwayTeller {
   void OnAway(Time since, uint32_t server, const std::string& address, const std::string& why);
   // The attach waits for no server any more.
   void OnBack(Time now);
-  // Reports a wait that has become long enough. To be called often.
+  // Reports a wait when due. To be called often.
   void TellWhatIsDue(Time now);
 
  private:

@@ -59,6 +59,7 @@ SessionCore::SessionCore(const JobOptions& options, const AttachResult& attached
       pauses_(&job_, on_change_),
       passage_(&job_, transport_, &pauses_) {
   for (const v1::ServerAddress& server : attached.reply.servers()) {
+    // The base is private: inside make_unique `this` would not convert to it.
     ServerLink::Owner* const owner = this;
     servers_.push_back(
         std::make_unique<ServerLink>(servers_.size(), server, &job_, transport_, owner));
@@ -76,7 +77,8 @@ absl::Status SessionCore::Start(const v1::Plan& plan) {
   return absl::OkStatus();
 }
 
-// In a new job every server is asked for its round.
+// In a new job every server is asked for its round. Later a server may be one version ahead of the
+// others: it has done its part of the running round.
 uint64_t SessionCore::HelloVersion(const ServerLink& server) const {
   if (job_.round == 0) return job_.start_round;
   return HeldVersion(activity_, server.index(), job_.round);
@@ -95,6 +97,7 @@ absl::Status SessionCore::TakePlan(const v1::Plan& plan, Layout layout) {
                      layout.extents().size(), ", or it names an unknown server; use the same ",
                      "release of Ballast on both sides"));
   }
+  // Only now: a refused plan has changed nothing. Shares read owner and layout through job_.
   job_.owner.assign(plan.owner().begin(), plan.owner().end());
   job_.layout = std::move(layout);
   for (auto& server : servers_) server->share().TakeOwned();
@@ -140,6 +143,7 @@ absl::Status SessionCore::PushInitialWeights(Upload upload, bool from_first) {
 
 absl::Status SessionCore::BeginFetch(Fetch fetch, v1::FetchState request) {
   BALLAST_RETURN_IF_ERROR(CheckIdle());
+  // All are asked before the first request goes out: after an error the session is still idle.
   for (const auto& server : servers_) BALLAST_RETURN_IF_ERROR(server->LacksInit());
   v1::ClientMessage message;
   *message.mutable_fetch_state() = std::move(request);
@@ -154,6 +158,7 @@ absl::Status SessionCore::BeginFetch(Fetch fetch, v1::FetchState request) {
     if (message.fetch_state().weights()) part.expected_bytes += share.weight_bytes();
     fetch.parts.push_back(part);
   }
+  // The activity keeps the request: a server that returns is sent the same one again (Resume).
   const std::string& sent = activity_.emplace<Fetch>(std::move(fetch)).request;
   for (auto& server : servers_) {
     if (server->welcomed()) server->Send(sent);  // Others are asked after their Welcome.
@@ -162,6 +167,8 @@ absl::Status SessionCore::BeginFetch(Fetch fetch, v1::FetchState request) {
 }
 
 absl::Status SessionCore::BeginRound(RoundInput input) {
+  // The members may have changed since the collective: the sums would lack a trainer, or count one
+  // that has left.
   if (input.sums_of != 0 && input.sums_of != job_.epoch) {
     return job_.SumsAreStale(input.sums_of, job_.epoch);
   }
@@ -179,20 +186,24 @@ bool SessionCore::Done() const {
   if (const Step* const step = std::get_if<Step>(&activity_)) return step->progress.complete();
   if (const Fetch* const fetch = std::get_if<Fetch>(&activity_)) return fetch->complete();
   if (!std::holds_alternative<Upload>(activity_)) return true;
+  // Before its Welcome nothing is known of the initial weights that a server lacks.
   return std::all_of(servers_.begin(), servers_.end(), [](const auto& server) {
     return server->welcomed() && server->share().all_received();
   });
 }
 
 Activity SessionCore::EndActivity() {
+  // Frames begun ahead hold pinned buffers, which otherwise come back only by sending.
   frames_.DropBegun();
   const bool early = !error_.ok() || std::holds_alternative<StaleStep>(activity_);
+  // Nothing else waits for an unfinished activity's device copies, and its memory goes back now.
   if (early) frames_.EndEarly();
   return std::exchange(activity_, Idle());
 }
 
 absl::Status SessionCore::EndRound(RoundReport* report) {
   if (std::holds_alternative<StaleStep>(activity_)) {
+    // The round has yet to run, with sums of the new members: its number stays.
     pauses_.meter().EndRound();
     return std::get<StaleStep>(EndActivity()).why;
   }
@@ -214,6 +225,7 @@ absl::Status SessionCore::EndRound(RoundReport* report) {
   job_.opt_step = report->opt_step;
   job_.policy = step.progress.Policy();
   report->policy = job_.ShownPolicy();
+  // From here on a server without initial weights has lost state: they cannot be sent again.
   job_.fresh_extent = static_cast<uint32_t>(job_.layout.extents().size());
   ++job_.round;
   EndActivity();
@@ -228,6 +240,7 @@ void SessionCore::Rearm(Time now) {
   if (suspicion_.has_value()) due = std::min(due, suspicion_->since + SecondThought(job_));
   for (const auto& server : servers_) due = std::min(due, server->reconnect().due());
   if (frames_.starved()) due = std::min(due, now + kStarvedPause);
+  // Null until Start has opened the links.
   if (timer_ != nullptr) timer_->Set(std::max(due, now));
 }
 
@@ -235,6 +248,7 @@ void SessionCore::OnTick() {
   if (!error_.ok()) return;
   const Time now = transport_->Now();
   if (suspicion_.has_value() && now - suspicion_->since >= SecondThought(job_)) {
+    // No server turned out to be the cause in the meantime.
     End(suspicion_->status);
     return;
   }
@@ -252,6 +266,7 @@ void SessionCore::OnTick() {
   const absl::Status passing = passage_.Retry(
       home(), now, [this](const absl::StatusOr<Payload>& answer) { OnAttachAnswer(answer); });
   if (!passing.ok()) Fail(passing);
+  // Last: LookAfterServers compares `now` with the previous tick.
   pulse_.last_tick = now;
   if (error_.ok()) Rearm(now);
 }
@@ -262,12 +277,15 @@ void SessionCore::LookAfterServers(Time now) {
   if (beat) ++pulse_.beats;
   for (auto& server : servers_) {
     if (!server->alive()) continue;
+    // The silence was ours: after a stop of this process all servers get a full limit again.
     if (we_slept) server->Hear(now);
     if (server->Silence(now) > job_.report_after) {
       Lose(server.get(), server->Lost(server->handshake().Silent()));
       if (!error_.ok()) return;
       continue;
     }
+    // gRPC waits for a first connection without an error. The handshake is asked at half the limit,
+    // so that the report at the limit can name its fault.
     const bool waits_for_connection = !server->welcomed() && !server->reconnect().away();
     if (waits_for_connection && server->Silence(now) > job_.report_after / 2) {
       server->handshake().OnSilence();
@@ -289,6 +307,7 @@ void SessionCore::RetryLostServers(Time now) {
         pauses_.Tell(server->News(Pause::Kind::kWaiting, now));
       }
       if (action != Reconnect::Action::kGiveUp) continue;
+      // It did answer, without the job: it needs its disk, not more time.
       if (server->state().lacks_job) return Fail(server->StateLost(now - tries.since()));
       Fail(server->Lost(absl::StrCat("has been away for ", RoundedText(now - tries.since()),
                                      "; last error: ", tries.last_error(),
@@ -301,10 +320,10 @@ void SessionCore::RetryLostServers(Time now) {
 
 // --- The end ------------------------------------------------------------------------------------
 
-// A trainer that gives up because of a server looks lost to the other servers. Their word of it may
-// come before this trainer notices what is wrong with that server: the server may reach the limit
-// of silence soon, or its own word may be on its way. Then the trainer is not the one to be named.
-// In a durable job no trainer gives up so.
+// A trainer that gives up because of a server looks lost to the other servers. Their report may
+// arrive before this trainer notices that server's fault: the server may reach the limit of silence
+// soon, or its own report may be on its way. Then the trainer is not the one to be named. In a
+// durable job no trainer gives up so.
 absl::Status SessionCore::BlameSilentServer(const absl::Status& status) const {
   const Time now = transport_->Now();
   const bool we_slept = now - pulse_.last_tick > job_.heartbeat * kLateHeartbeats;
@@ -320,10 +339,12 @@ absl::Status SessionCore::BlameSilentServer(const absl::Status& status) const {
 void SessionCore::Fail(const absl::Status& status) {
   if (!error_.ok()) return;
   const absl::Status blamed = BlameSilentServer(status);
+  // A single server, which has just spoken, cannot be the silent one itself.
   const bool sure = job_.durable || servers_.size() == 1;
   if (sure || ReasonOf(blamed) != Reason::kTrainerLost) {
     End(blamed);
   } else if (!suspicion_.has_value()) {
+    // Later reports must not extend the wait: only the first one starts it.
     const Time now = transport_->Now();
     suspicion_ = Suspicion{blamed, now};
     Rearm(now);
@@ -332,6 +353,7 @@ void SessionCore::Fail(const absl::Status& status) {
 
 void SessionCore::End(const absl::Status& status) {
   error_ = job_.InThisRound(status);
+  // Links are only cancelled: the caller's thread destroys them, and then waits for lent memory.
   for (auto& server : servers_) server->Cancel();
   passage_.Abort();
   on_change_();
@@ -344,6 +366,7 @@ void SessionCore::DropLinks() {
 void SessionCore::BeginLeave() {
   leaving_ = true;
   for (auto& server : servers_) {
+    // The others get it after their Welcome (OnWelcome).
     if (server->welcomed()) server->SendLeave();
   }
 }
@@ -352,6 +375,7 @@ void SessionCore::EndLeave() {
   for (const auto& server : servers_) {
     if (job_.durable && error_.ok() && !server->left()) server->LogUnheardLeave();
   }
+  // Fail keeps the first error, and a trainer that has left is CLOSED whatever came before.
   error_ = absl::OkStatus();
   Fail(ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kClosed,
                      "this trainer has left the job"));

@@ -11,7 +11,7 @@
 namespace ballast::client {
 
 // `message` as one buffer. The buffer holds the owner of the body until gRPC drops its last slice.
-// Adds the bytes of the body that were copied into the buffer to `*copied_bytes`.
+// Adds the number of copied body bytes to `*copied_bytes`.
 grpc::ByteBuffer ToByteBuffer(const Outgoing& message, uint64_t* copied_bytes);
 
 // Bytes of `body` that `buffer` refers to without a copy, in the same order.
