@@ -1,4 +1,4 @@
-// Answer: what an asynchronous call answers, for the thread of a test.
+// Answer: holds the answer of an asynchronous call for a test's thread.
 // Comes from: tests of engines and directories. Goes to: nothing. Thread safety: thread-safe.
 #pragma once
 

@@ -24,8 +24,8 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-// A connection to the port, or -1. What is received over it comes within a minute or not at all.
-// `receive_bytes`: of its buffer; 0 is the kernel's choice.
+// A connection to the port, or -1. All data arrives within a minute or not at all. `receive_bytes`:
+// size of the receive buffer; 0 leaves the choice to the kernel.
 int Connect(int port, int receive_bytes = 0, const char* from = "127.0.0.1") {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   if (receive_bytes > 0) {

@@ -37,7 +37,7 @@ TEST(Scraper, ManyCallsAtOnceGetTheNextPageTogether) {
   for (std::thread& caller : callers) caller.join();
   first_caller.join();
   EXPECT_THAT(first, HasSubstr("pages 1\n"));
-  // What they see is not older than their calls.
+  // Their values are not older than their calls.
   for (const std::string& page : others) EXPECT_THAT(page, HasSubstr("pages 2\n"));
   EXPECT_EQ(pages, 2);
   EXPECT_EQ(scraper.waiting(), 0);

@@ -1,4 +1,4 @@
-// What the process was given as its environment.
+// The environment given to the process.
 #include "server/config/environment.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,5 @@
-// Files called .json hold JSON and nothing more: what passes, and the fault and place of the rest.
+// Files called .json hold JSON and nothing more: accepted inputs, and the fault and its place for
+// all others.
 #include "server/config/json_syntax.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,4 @@
-// What a user reads when the server configuration is wrong: tables of bad inputs with their exact
-// messages.
+// Messages for a wrong server configuration: tables of bad inputs with their exact texts.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -198,7 +198,7 @@ TEST(Load, FlagsAreNamedAsTheUserTypedThem) {
             "got \"foo\": there is no port");
 }
 
-// Found by the fuzz target config: what stood behind the newline looked like a message of its own.
+// Found by the fuzz target config: the text after the newline looked like a message of its own.
 TEST(Load, AFlagOfAnyBytesIsOneLine) {
   LoadOptions options;
   options.flags = {{"a\n:1:2: b", "x"}};

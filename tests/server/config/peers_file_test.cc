@@ -1,4 +1,4 @@
-// The peers file of a cluster: what is read, what is refused, and in which words.
+// The peers file of a cluster: accepted files, and the exact words for refused ones.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -1,4 +1,4 @@
-// The quota file: what it says, and what is wrong with it, by line and column.
+// The quota file: its content, and its faults by line and column.
 #include "server/config/quota_file.h"
 
 #include "gtest/gtest.h"

@@ -1,4 +1,4 @@
-// Messages to plain types and back, and what is refused on the way.
+// Messages to plain types and back, and the refusals on the way.
 #include "server/convert/convert.h"
 
 #include <cmath>

@@ -79,7 +79,7 @@ TEST_F(DurableJobsTest, ALateAnswerToAChangeThatWasGivenUpCompletesNoOther) {
   cluster_->WaitForKept(2);
   cluster_->Release();  // The seal of the first change.
   Settle(2);
-  EXPECT_TRUE(Seal(2, 1).ok());  // Comes behind it.
+  EXPECT_TRUE(Seal(2, 1).ok());  // Comes after it.
   Settle(0);
   EXPECT_EQ(cluster_->Record(0, job_).epoch.epoch, 1u);
   ASSERT_TRUE(Failpoints::Configure("log.before_sync=pause").ok());

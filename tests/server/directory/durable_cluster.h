@@ -1,6 +1,6 @@
 // Directories of durable jobs in one process, a disk each, that can be stopped and started again,
 // and a link between them that can be made to fail or to keep a call.
-// Comes from: the tests beside it. Goes to: JobDirectory.
+// Comes from: the tests in this folder. Goes to: JobDirectory.
 // Thread safety: one test's thread; the link is called on the directories' strands.
 #pragma once
 
@@ -29,7 +29,7 @@ namespace ballast::server::testing {
 using std::string_literals::operator""s;
 using AttachAnswer = Answer<absl::StatusOr<AttachResult>>;
 
-// What a trainer may have on the way to a server.
+// Credit of a trainer for frames on the way to a server.
 constexpr uint64_t kCredit = 4096;
 
 class DurableDirectories : public PeerLink, public VoteSink {
@@ -39,15 +39,15 @@ class DurableDirectories : public PeerLink, public VoteSink {
     std::chrono::milliseconds return_wait{0};
     std::chrono::milliseconds job_ttl = std::chrono::hours(1);
     std::chrono::milliseconds lease = std::chrono::hours(1);
-    std::vector<uint64_t> memory_bytes = {};  // by server; 1 GiB for those behind its end
+    std::vector<uint64_t> memory_bytes = {};  // by server; 1 GiB for servers not listed
     uint64_t machine_bytes = 0;               // of each server; 0: no more than its budget
     bool snapshots = false;                   // each server keeps them, and exports, on its disk
     bool shared = false;                      // and these are all on the disk of server 0
     std::vector<uint32_t> members = {};       // that cluster.peers has at first; all
     std::vector<QuotaTable> quotas = {};      // likewise; no limits
   };
-  // What the link does with a call ("create", "seal", "adopt", "drop", "rest", "rest answer", ...)
-  // to a server: OK lets it through, an error is its answer. Called on any thread.
+  // The link's answer to a call ("create", "seal", "adopt", "drop", "rest", "rest answer", ...) to
+  // a server: OK lets it through, an error is its answer. Called on any thread.
   using Rule = std::function<absl::Status(const std::string& call, uint32_t server)>;
 
   explicit DurableDirectories(uint32_t servers) : DurableDirectories(servers, Options()) {}
@@ -76,7 +76,7 @@ class DurableDirectories : public PeerLink, public VoteSink {
   // Of the server's present life.
   std::shared_ptr<Quotas> QuotasOf(uint32_t id) { return nodes_[id].quotas; }
   DurableDisk* Disk(uint32_t id) { return nodes_[id].disk.get(); }
-  // What a server with Options::snapshots keeps.
+  // The snapshots that a server with Options::snapshots keeps.
   DirectorySnapshots KeptBy(uint32_t id) {
     DirectorySnapshots kept;
     if (!options_.snapshots) return kept;

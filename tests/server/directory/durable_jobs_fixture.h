@@ -1,4 +1,4 @@
-// A durable job of two trainers on some servers, and what its tests ask of it.
+// A durable job of two trainers on some servers, with the requests and checks of its tests.
 #pragma once
 
 #include <gtest/gtest.h>

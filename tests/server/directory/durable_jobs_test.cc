@@ -151,7 +151,7 @@ TEST_F(DurableJobsTest, AServerWithoutTheJobSaysSo) {
   EXPECT_EQ(ReasonOf(adopted.Get()), Reason::kUnknownJob);
 }
 
-// --- What operators ask -------------------------------------------------------------------------
+// --- Operators' requests ------------------------------------------------------------------------
 
 TEST_F(DurableJobsTest, RunningAndRestingJobsAreListedAtTheHomeOnly) {
   Make(2);

@@ -1,5 +1,5 @@
-// What the tests of durable jobs share: plans, their real encoding, and disks.
-// Comes from: the tests beside it and those of the round room. Thread safety: pure functions.
+// Shared parts of the durable jobs' tests: plans, their real encoding, and disks.
+// Comes from: the tests in this folder and those of the round room. Thread safety: pure functions.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,6 @@
 // The two trainers of a durable job, who push numbers that only the round decides: equal rounds
-// give equal bits on any servers. Comes from: the tests beside it. Goes to: DurableDirectories.
+// give equal bits on any servers. Comes from: the tests in this folder. Goes to:
+// DurableDirectories.
 // Thread safety: one test's thread.
 #pragma once
 

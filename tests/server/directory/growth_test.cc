@@ -98,7 +98,7 @@ class GrowthTest : public ::testing::Test {
     jobs.Get();
     return cluster_.QuotasOf(id)->UseOf(kDefaultTenant).used;
   }
-  // The old files go behind the answer to the growth.
+  // The old files are freed after the answer to the growth.
   void ExpectDiskUsed(uint32_t id, uint64_t bytes) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while (Used(id).disk_bytes != bytes && std::chrono::steady_clock::now() < end) {
@@ -235,14 +235,14 @@ TEST_F(GrowthTest, AtItsQuotaATenantGrowsIntoTheMemoryOfItsJobsThatHaveEnded) {
   QuotaTable table;
   table.others.dram_bytes = both.dram_bytes + 1000;
   cluster_.QuotasOf(1)->SetLimits(table);
-  // One that runs keeps what it has.
+  // A running job keeps its room.
   EXPECT_EQ(ReasonOf(GrowBoth().status()), Reason::kOverQuota);
   EXPECT_EQ(Used(1), both);
   engine->Fail(absl::AbortedError("the end"));
   Answer<JobStatus> ended;
   engine->Status(ended.Setter());
   EXPECT_EQ(ended.Get().state, "failed");
-  EXPECT_EQ(Used(1), both);  // Behind the end, at the directory.
+  EXPECT_EQ(Used(1), both);  // Freed at the directory after the end.
   const auto grown = GrowBoth();
   EXPECT_TRUE(grown.ok()) << grown.status();
   EXPECT_EQ(cluster_.Engine(1, made->plan.job), nullptr);

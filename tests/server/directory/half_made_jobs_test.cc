@@ -190,7 +190,7 @@ TEST(HalfMadeJobs, APeerThatRestsInTheEpochBeforeComesToHoldTheNewestRecord) {
   EXPECT_TRUE(cluster.Record(1, job).epoch.Holds(1, 201));
 }
 
-// What frees an ended job after its time must not take the one that continues in its place.
+// Freeing an ended job after its time must not take the one that continues in its place.
 TEST(HalfMadeJobs, AJobThatIsGoneOnWithOutlivesTheTimeOfItsEnd) {
   constexpr std::chrono::milliseconds kTtl{100};
   DurableDirectories cluster(2, {.job_ttl = kTtl});
@@ -254,7 +254,7 @@ std::vector<OneJobRoom> RoomsForOneJob() {
           {{.quotas = {quota, quota}}, Reason::kOverQuota}};
 }
 
-// What the two trainers of a new job are told.
+// The answer to the two trainers of a new job.
 absl::Status MakeNext(DurableDirectories* cluster, uint64_t incarnation) {
   AttachAnswer zero = Ask(cluster, 0, incarnation, "next");
   AttachAnswer one = Ask(cluster, 1, incarnation + 1, "next");
@@ -435,7 +435,7 @@ TEST(HalfMadeJobs, AJobThatItsHomeHasLostDoesNotBeginAgain) {
       const absl::Status refused = answer->Get().status();
       EXPECT_EQ(ReasonOf(refused), Reason::kStateLost) << refused;
       EXPECT_THAT(std::string(refused.message()), HasSubstr("files of job \"job\""));
-      // A server that starts tells the home what it has, perhaps before the home asks it.
+      // A starting server reports its jobs to the home, perhaps before the home asks.
       if (rests) continue;
       EXPECT_THAT(std::string(refused.message()), HasSubstr("server 1 has files"));
       EXPECT_THAT(std::string(refused.message()), HasSubstr(".gone"));

@@ -1,5 +1,5 @@
-// Quotas at the servers of a cluster: what is refused at the limit leaves nothing at any server,
-// and what a tenant has is counted to the byte through ends, deletions, crashes and restarts.
+// Quotas at the servers of a cluster: a refusal at the limit leaves nothing at any server, and a
+// tenant's use is counted to the byte through ends, deletions, crashes and restarts.
 #include <cerrno>
 #include <map>
 #include <random>
@@ -53,14 +53,14 @@ class TenantQuotasTest : public DurableJobsTest {
     Settle(server);
     return cluster_->QuotasOf(server)->UseOf(kDefaultTenant).used;
   }
-  // What a server gives back it may do behind the answer to the trainers.
+  // A server may give room back after its answer to the trainers.
   void ExpectUsed(uint32_t server, const Amounts& expected) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while (Used(server) != expected && std::chrono::steady_clock::now() < end) {
     }
     EXPECT_EQ(Used(server), expected) << server;
   }
-  // What the job of two trainers takes at a server, by its own books.
+  // Use of the job of two trainers at a server, by that server's own books.
   Amounts Expected(uint32_t server) {
     const JobPlan plan = cluster_->Record(server, job_);
     return {.jobs = 1,
@@ -195,8 +195,8 @@ TEST_F(TenantQuotasTest, AnAttachThatWaitsIsCountedUntilItIsAnsweredOrGivenUp) {
 
 // --- On the disk --------------------------------------------------------------------------------
 
-// Jobs of two tenants on one disk, made, grown, given up, removed and found again at random. The
-// quotas say what the model of the disk says, and what a start that reads the disk says.
+// Jobs of two tenants on one disk, made, grown, given up, removed and recovered at random. The
+// quotas agree with the model of the disk and with the count of a start that reads the disk.
 class StoredJobsRun {
  public:
   explicit StoredJobsRun(uint64_t seed) : random_(seed) {
@@ -286,12 +286,12 @@ class StoredJobsRun {
     store_->DropOutgrown(grown);
     *job = {grown};
   }
-  // Kill -9, and a start, which clears away what was given up.
+  // Kill -9, and a start, which clears away given up jobs.
   void Restart() {
     disk_.Crash(kKeepAll);
     quotas_ = std::make_shared<Quotas>();
     QuotaTable table;
-    table.others.jobs = random_() % 3;  // Also below what is there.
+    table.others.jobs = random_() % 3;  // Also below the current use.
     quotas_->SetLimits(table);
     store_ = MakeStore(&disk_);
     store_->CountIn(quotas_);

@@ -1,5 +1,5 @@
-// Worlds that change: who comes and who goes, what a lease is good for, and that a change of epoch
-// once begun comes to its end, whoever hangs up or is started again.
+// Worlds that change: joins and departures, the meaning of a lease, and the completion of an epoch
+// change once begun, through hang-ups and restarts.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

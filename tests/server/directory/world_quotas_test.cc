@@ -1,5 +1,5 @@
-// Variable worlds that grow under a quota: what a server grants to the next epoch of one job it
-// grants to no other, and what a change of epoch does not use is given back.
+// Variable worlds that grow under a quota: a server never grants the same room to the next epochs
+// of two jobs, and a change of epoch gives unused room back.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -63,7 +63,7 @@ class WorldQuotasTest : public DurableJobsTest {
     EXPECT_EQ(EpochOfA(), 2u);
   }
   uint32_t EpochOfA() { return cluster_->Record(1, job_).epoch.epoch; }
-  // A server gives back behind its answers what the next epoch does not use.
+  // A server gives back room that the next epoch does not use, after its answers.
   void ExpectSeats(uint64_t seats) {
     for (const uint32_t id : {0u, 1u}) {
       WaitForSeats(id, seats);
@@ -77,8 +77,8 @@ class WorldQuotasTest : public DurableJobsTest {
       while (cluster_->Record(id, jobs_[name]).epoch.epoch < 2) Settle(id);
     }
   }
-  // Both jobs ask for a third trainer, and neither goes on before both homes have sealed. Returns
-  // what the two trainers are told, when both changes are over.
+  // Both jobs ask for a third trainer, and neither continues before both homes have sealed. Returns
+  // the answers to the two trainers once both changes are over.
   std::map<std::string, absl::Status> GrowBoth() {
     cluster_->Keep("seal", 1);
     AttachAnswer a = AskOf("a", 2, 900, 3);
@@ -156,7 +156,7 @@ TEST_F(WorldQuotasTest, MemoryThatIsGrantedToOneJobIsGrantedToNoOther) {
 
 TEST_F(WorldQuotasTest, AWorldGrowsIntoTheRoomOfItsTenantsJobsThatHaveEnded) {
   ASSERT_NO_FATAL_FAILURE(MakeTwo(Seats(4), Seats(4)));
-  // One that runs keeps what it has.
+  // A running job keeps its room.
   EXPECT_EQ(ReasonOf(AskOf("a", 2, 900, 3).Get().status()), Reason::kOverQuota);
   const uint64_t other = jobs_["b"];
   for (const uint32_t id : {0u, 1u}) {
@@ -166,7 +166,7 @@ TEST_F(WorldQuotasTest, AWorldGrowsIntoTheRoomOfItsTenantsJobsThatHaveEnded) {
     engine->Status(ended.Setter());
     EXPECT_EQ(ended.Get().state, "failed");
   }
-  ExpectSeats(4);  // Behind the end, at the directory: the room is its own until it is needed.
+  ExpectSeats(4);  // Freed at the directory after the end: the room stays its own until needed.
   const auto grown = AskOf("a", 2, 901, 3).Get();
   ASSERT_TRUE(grown.ok()) << grown.status();
   EXPECT_EQ(grown->plan.epoch.world(), 3u);

@@ -154,7 +154,7 @@ TEST_F(BorrowedImagesTest, TheFilesGoOnceEveryExtentHasAVersionOfItsOwn) {
   for (const ImageShape& shape : SmallShapes()) ExpectWhole(shape, 12);
 }
 
-// What the last process wrote last may be in a cache only, and its payload may be torn.
+// The last writes of the last process may be in a cache only, and their payload may be torn.
 TEST_F(BorrowedImagesTest, AfterARestartOneVersionOfItsOwnIsNotEnough) {
   Open();
   for (const ImageShape& shape : SmallShapes()) {
@@ -312,7 +312,7 @@ class Life {
   bool Run(absl::StatusOr<std::unique_ptr<ImageFile>> (*open)(FileSystem*), uint64_t operations,
            const MemoryDisk::Random& random) {
     testing::PowerCut power(disk_, operations);
-    {  // What is open when the power goes is closed.
+    {  // Closes the open files when the power goes off.
       auto images = open(&power);
       for (uint64_t version = 11; images.ok() && version < 14 && !power.off(); ++version) {
         Round(images->get(), version);

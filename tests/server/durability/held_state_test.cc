@@ -1,4 +1,4 @@
-// Held state: images that a snapshot pins instead of copying them, and the log behind them.
+// Held state: images that a snapshot pins instead of copying them, and the log after them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -108,8 +108,8 @@ TEST_F(HeldImages, WhatIsCoveredIsTheHeldVersionUntilItIsLetGo) {
   EXPECT_EQ(images_->Flushed(shape_.extent), 2u);
 }
 
-// The write in whose middle the power goes is over the newer version: the held one is left. What
-// was written of it stays: a disk that undid it would show the held version in either place.
+// The write interrupted by the power loss is over the newer version: the held one is left. The
+// written part stays: a disk that undid it would show the held version in either place.
 TEST_F(HeldImages, PowerLossInAWriteLeavesTheHeldVersion) {
   ASSERT_TRUE(Write(1).ok());
   ASSERT_TRUE(disk_.SyncDirectory("/").ok());
@@ -124,7 +124,7 @@ TEST_F(HeldImages, PowerLossInAWriteLeavesTheHeldVersion) {
   ExpectWhole(1);
 }
 
-// --- The log behind them ------------------------------------------------------------------------
+// --- The log after them -------------------------------------------------------------------------
 
 // Waits for the log's thread.
 absl::StatusOr<RoundLog::HeldRounds> Rounds(RoundLog* log, uint64_t until) {

@@ -1,5 +1,5 @@
-// Tests of server/durability/image_book.h alone: what flushes that overlap cover. What writes and
-// reads do with it is in image_file_test.cc.
+// Tests of server/durability/image_book.h alone: the versions covered by overlapping flushes. Their
+// use in writes and reads is tested in image_file_test.cc.
 #include "server/durability/image_book.h"
 
 #include <gtest/gtest.h>

@@ -42,7 +42,7 @@ class CrashingImages {
     return true;
   }
 
-  // What is found after a restart counts as flushed, also when only the process had ended.
+  // Images found after a restart count as flushed, also when only the process had ended.
   void Restart() {
     if (random_() % 3 != 0) disk_.Crash([this] { return random_(); });
     ++life_;
@@ -52,7 +52,7 @@ class CrashingImages {
     for (const ImageShape& shape : shapes_) {
       const uint64_t found = NewestWhole(shape);
       ASSERT_GE(found, flushed_[shape.extent]) << "extent " << shape.extent;
-      // From here on it is flushed, and versions continue behind it.
+      // From here on it is flushed, and versions continue after it.
       flushed_[shape.extent] = found;
       newest_[shape.extent] = found;
     }
@@ -71,7 +71,7 @@ class CrashingImages {
     images_ = *std::move(images);
   }
 
-  // As recovery looks for it: newest first, passing over what is damaged. 0 for none.
+  // As recovery looks for it: newest first, passing over damaged images. 0 for none.
   uint64_t NewestWhole(const ImageShape& shape) {
     for (const uint64_t version : images_->Versions(shape.extent)) {
       const auto state = ReadState(images_.get(), shape, version);

@@ -345,7 +345,7 @@ TEST_F(ImageFileTest, AImageWrittenToAnotherPlaceIsEmptyThere) {
 TEST_F(ImageFileTest, ALostWriteIsNoticedWhenTheImageIsRead) {
   Create();
   ASSERT_TRUE(WriteAndSync(shapes_[1], 1).ok());
-  disk_.LoseNextWrite();  // The payload; the header behind it arrives.
+  disk_.LoseNextWrite();  // The payload; the header after it arrives.
   ASSERT_TRUE(WriteAndSync(shapes_[1], 2).ok());
   EXPECT_TRUE(absl::IsDataLoss(ReadState(images_.get(), shapes_[1], 2).status()));
   ExpectState(shapes_[1], 1);
@@ -443,8 +443,8 @@ TEST_F(ImageFileTest, CreateThatFailsOnTheWayLeavesNothingBehind) {
       ImageFile::Create(&disk_, kImagePath, SmallImages(), shapes_).status()));
 }
 
-// The newest image is written again when the file is opened. That this failed says nothing about
-// what is there.
+// The newest image is written again when the file is opened. A failure of this write says nothing
+// about the content of the disk.
 TEST_F(ImageFileTest, AWriteOrFlushThatFailsAtOpenIsNoLoss) {
   Create();
   ASSERT_TRUE(WriteAndSync(shapes_[0], 1).ok());
@@ -483,7 +483,7 @@ TEST_F(ImageFileTest, FailpointsStandAroundWritesAndFlushes) {
   }
 }
 
-// Two flushes beside one another: the one that ends last covers what was written when it began.
+// Two overlapping flushes: the one that ends last covers everything written before it began.
 TEST(ImageFlushes, AFlushCoversNoWriteThatBeganAfterIt) {
   MemoryDisk disk;
   const auto images = *ImageFile::Create(&disk, kImagePath, SmallImages(), SmallShapes());

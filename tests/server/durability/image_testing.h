@@ -1,4 +1,4 @@
-// What the tests of the image file share. Comes from: the tests beside it.
+// Shared parts of the image file's tests. Comes from: the tests in this folder.
 // Thread safety: thread-compatible.
 #pragma once
 
@@ -35,7 +35,7 @@ inline char* ImageBuffer() {
   return buffer.data();
 }
 
-// The state of an extent at a version, with the bytes behind it that ImageFile may read.
+// The state of an extent at a version, followed by the bytes that ImageFile may read.
 inline std::string State(const ImageShape& shape, uint64_t version, uint64_t attempt = 0) {
   std::mt19937_64 random((version * 1000 + shape.extent) * 1000 + attempt);
   std::string state(ImageFile::BufferBytes(shape), '\0');

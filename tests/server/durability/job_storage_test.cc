@@ -1,5 +1,5 @@
-// JobStorage and its RoundLog: the geometry that a job's disk gets, and what rounds and checkpoints
-// see of a disk that is full or broken.
+// JobStorage and its RoundLog: the geometry of a job's disk, and the effect of a full or broken
+// disk on rounds and checkpoints.
 #include "server/durability/job_storage.h"
 
 #include <gmock/gmock.h>
@@ -209,7 +209,7 @@ TEST_F(RoundLogTest, AFullLogIsShortOfRoomOnceAndGoesOnAfterNewerImages) {
   EXPECT_TRUE(log_->short_of_room());
   ASSERT_TRUE(Checkpoint(1, waiting).ok());
   ASSERT_TRUE(outcomes_.Wait(static_cast<int>(waiting)).ok());
-  log_->EndEpoch(1, outcomes_.Of(50));  // Behind the decision.
+  log_->EndEpoch(1, outcomes_.Of(50));  // After the decision.
   ASSERT_TRUE(outcomes_.Wait(50).ok());
   EXPECT_FALSE(log_->short_of_room());
   EXPECT_EQ(log_->durable_round(), waiting);
@@ -290,7 +290,7 @@ TEST_P(DiskError, OnTheImagesReachesTheImagesOwner) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("slots")) << status;
   EXPECT_FALSE(Checkpoint(0, 3).ok()) << "final";
   EXPECT_FALSE(Checkpoint(1, 3).ok()) << "also for other extents";
-  // What was safe before is still there after a restart.
+  // Everything that was safe before still exists after a restart.
   log_.reset();
   disk_.Crash(kLoseAll);
   const auto opened = JobStorage::Open(&disk_, kDirectory, options_);

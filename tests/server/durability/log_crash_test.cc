@@ -1,6 +1,6 @@
 // Power loss at every point of a gradient log's life, on a disk that keeps, loses or tears whatever
-// was not flushed. What must hold after each restart: what was flushed is there, in order and with
-// the right bytes; what was not flushed is there up to some record and not beyond it; nothing else.
+// was not flushed. After each restart: every flushed record is found, in order and with the right
+// bytes; the others are found up to some record and not beyond it; nothing else.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ namespace {
 
 using Operation = MemoryDisk::Operation;
 
-// A server that logs rounds, crashes, and continues from what it finds.
+// A server that logs rounds, crashes, and continues from the recovered log.
 class CrashingServer {
  public:
   explicit CrashingServer(uint64_t seed) : random_(seed) {
@@ -52,7 +52,7 @@ class CrashingServer {
     return true;
   }
 
-  // Power loss, restart, and the question what is there.
+  // Power loss, restart, and a check of the recovered records.
   void Restart() {
     ++attempt_;
     disk_.Crash([this] { return random_(); });
@@ -105,8 +105,8 @@ class CrashingServer {
     return 0;
   }
 
-  // The number of records, at least the flushed ones, that explains what the log answers; more than
-  // there are when none does.
+  // The number of records, at least the flushed ones, that explains the log's answers; more than
+  // the number written when none does.
   size_t FindEnd() const {
     const std::string found = Describe(log_->rounds(), trimmed_);
     for (size_t count = records_.size() + 1; count-- > flushed_;) {
@@ -146,8 +146,8 @@ class CrashingServer {
     mixed_ += oldest != newest ? 1 : 0;
   }
 
-  // What a server would log next. After a restart it may begin the open round again in a newer
-  // epoch, with the same sizes and other bytes.
+  // The next record that a server would log. After a restart it may begin the open round again in a
+  // newer epoch, with the same sizes and other bytes.
   TestRecord NextRecord() {
     const std::map<uint64_t, LoggedRound> model = Model(records_, records_.size());
     const uint64_t newest = model.empty() ? 1 : model.rbegin()->first;
@@ -164,7 +164,7 @@ class CrashingServer {
       const auto at = logged.extents.find(e);
       // The last extent keeps its record of an older epoch.
       if (at != logged.extents.end() && (at->second.epoch == epoch_ || e + 1 == extents_)) continue;
-      // The same bytes again in every other attempt: what was dropped must not come back even so.
+      // The same bytes again in every other attempt: dropped records must not come back even so.
       return {.extent = MakeExtent(round, e, extent_bytes_[e], epoch_, attempt_ / 2)};
     }
     std::vector<uint32_t> all;

@@ -52,9 +52,10 @@ class LogDamageTest : public ::testing::TestWithParam<LogForm> {
     ASSERT_TRUE(Append(log, record).ok());
     records_.push_back(std::move(record));
   }
-  // Every byte with a meaning of its own, and every seventh of what is only summed up. That the
-  // checksums see each single bit is for log_format_test and crc32c_test. Headers of both versions
-  // stand in the log that gets a secret later: of the others a sample is enough.
+  // Every byte with a meaning of its own, and every seventh of the bytes covered by a checksum
+  // only. Detection of each single bit by the checksums is tested in log_format_test and
+  // crc32c_test. The log that gets a secret later has headers of both versions: of the other logs a
+  // sample is enough.
   static uint64_t FlipsEvery(uint64_t in_page) {
     if (GetParam().made != 0 || GetParam().opened == 0) return 31;
     return in_page < 136 || in_page >= kPageBytes - 4 ? 1 : 7;
@@ -83,7 +84,7 @@ std::unique_ptr<MemoryDisk> Copy(MemoryDisk* disk) {
   return copy;
 }
 
-// What a flip did.
+// The effect of a flip.
 struct Outcome {
   bool refused = false;       // Open: DATA_LOSS
   size_t records = 0;         // else how many of the records are there
@@ -144,7 +145,7 @@ TEST_P(LogDamageTest, AFlipOfAnyByteNeverGivesAWrongAnswer) {
       } else if (outcome.records < records_.size()) {
         ++early;
       } else {
-        ++harmless;  // Padding and what is not used yet.
+        ++harmless;  // Padding and unused bytes.
       }
     }
   }
@@ -156,7 +157,7 @@ TEST_P(LogDamageTest, AFlipOfAnyByteNeverGivesAWrongAnswer) {
 }
 
 TEST_P(LogDamageTest, DamageInFrontOfWhatWasFlushedNamesFileOffsetRoundAndWitness) {
-  // The second record: extent 1 of round 1, behind the segment's header and a record of two pages.
+  // The second record: extent 1 of round 1, after the segment's header and a record of two pages.
   ASSERT_TRUE(disk_->FlipBit("job/log-000", 3 * kPageBytes + 40, 0).ok());
   const absl::Status status = Open().status();
   EXPECT_TRUE(absl::IsDataLoss(status));
@@ -193,7 +194,7 @@ TEST_P(LogDamageTest, AHeaderOfASegmentInUseIsMissed) {
   }
 }
 
-// The write is acknowledged and never happens; the flush behind it succeeds.
+// The write is acknowledged and never happens; the flush after it succeeds.
 TEST_P(LogDamageTest, ALostWriteThatWasFlushedIsDataLoss) {
   for (lose_round_ = 1; lose_round_ <= 2; ++lose_round_) {
     for (lose_extent_ = 0; lose_extent_ < 2; ++lose_extent_) {

@@ -1,5 +1,5 @@
-// A round that is begun again in one epoch after the other: the log keeps what the present epoch
-// and a restart need, gives everything else back, and loses nothing at any moment of a change.
+// A round that is begun again in one epoch after the other: the log keeps everything the present
+// epoch and a restart need, gives the rest back, and loses nothing at any moment of a change.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ constexpr uint32_t kExtents = 3;
 constexpr size_t kExtentBytes = 5000;  // two pages, so three with the header
 
 // A server whose slots are always new: it needs the log for the open round and for the vote and the
-// decision of the one before. What it saves as its epoch counts as durable at once.
+// decision of the one before. Its epoch counts as durable as soon as it is saved.
 class RepeatingServer {
  public:
   explicit RepeatingServer(uint64_t seed) : random_(seed), secrets_(seed) {
@@ -51,7 +51,7 @@ class RepeatingServer {
     }
   }
 
-  // The first `parts` of the four parts of a change; the power goes off behind them.
+  // The first `parts` of the four parts of a change; the power goes off after them.
   void ChangeEpoch(int parts) {
     if (parts-- == 0) return;
     absl::Status status = log_->Repeat(round_ - 1);
@@ -74,7 +74,7 @@ class RepeatingServer {
     secret_ = DrawSecret(&secrets_);
     Take(GradientLog::Open(&disk_, kLogDirectory, Options()));
     if (log_ == nullptr) return;
-    // A decision that no flush covered may be lost; then its vote is there.
+    // A decision that no flush covered may be lost; then its vote is found.
     uint64_t open = start_;
     for (const auto& [round, logged] : log_->rounds()) {
       if (logged.decision.has_value()) open = std::max(open, round + 1);

@@ -29,7 +29,7 @@ LogOptions RingLog(uint64_t secret) {
   return options;
 }
 
-// What a trainer sends, by round.
+// A trainer's payloads by round.
 using Payloads = std::vector<std::string>;
 
 Payloads PlainPayloads() {
@@ -92,7 +92,7 @@ std::string PageOf(const RecordHeader& header) {
   return page;
 }
 
-// What becomes of a log when a trainer plants `page` behind its end.
+// The result of opening a log when a trainer plants `page` after its end.
 absl::Status OpenBehindEnd(const std::string& page, uint64_t secret) {
   Payloads payloads = PlainPayloads();
   Plant(page, kEndAt + 2 * kPageBytes, &payloads);
@@ -168,7 +168,7 @@ TEST(LogForgery, APayloadIsNoRecordBehindATornHeader) {
 // The header page of the log's last record: the vote of round 4.
 std::string LastHeader(MemoryDisk* disk) { return PageOf(disk, "job/log-000", 6 * kPageBytes); }
 
-// The decision of round 4 that the trainer would like, behind the record with this header.
+// The decision of round 4 that the trainer would like, after the record with this header.
 std::string ForgedDecision(const std::string& last_header, uint64_t guess) {
   DecisionRecord record = MakeDecision(kRounds);
   record.decision.grad_norm = 666;
@@ -184,13 +184,13 @@ std::string ForgedDecision(const std::string& last_header, uint64_t guess) {
   return PageOf(header) + payload;
 }
 
-// The four bytes x for which `crc_with` is `wanted`; it is a sum, without carry, of what each bit
-// of x brings and of a constant.
+// The four bytes x for which `crc_with` is `wanted`; it is a sum, without carry, of a constant and
+// the contribution of each bit of x.
 uint32_t Solve(const std::function<uint32_t(uint32_t)>& crc_with, uint32_t wanted) {
   const uint32_t constant = crc_with(0);
   uint32_t rest = wanted ^ constant, x = 0;
   std::vector<std::pair<uint32_t, uint32_t>>
-      rows;  // what it brings, for which bits; leading bits differ
+      rows;  // contribution and its bits; leading bits differ
   for (int bit = 0; bit < 32; ++bit) {
     std::pair<uint32_t, uint32_t> row{crc_with(1u << bit) ^ constant, 1u << bit};
     for (const auto& [brings, bits] : rows) {
@@ -207,7 +207,7 @@ uint32_t Solve(const std::function<uint32_t(uint32_t)>& crc_with, uint32_t wante
 }
 
 // Plants `pages` at the log's end, and changes the end of the payload of round 3 so that all
-// headers behind it are the same as without.
+// headers after it are the same as without.
 Payloads PlantAtEnd(const LogOptions& model, const std::string& pages) {
   const auto plain = WriteRounds(model, PlainPayloads());
   Payloads payloads = PlainPayloads();

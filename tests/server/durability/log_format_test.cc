@@ -252,7 +252,7 @@ TEST(LogFormat, WholeHeadersThatNobodyWritesAreDataLoss) {
   EXPECT_TRUE(refused(15, 1));    // reserved
   EXPECT_TRUE(refused(112, 4));   // unknown kind of place
   EXPECT_TRUE(refused(116, 1));   // a place of no kind
-  EXPECT_TRUE(refused(128, 1));   // behind the last field
+  EXPECT_TRUE(refused(128, 1));   // after the last field
   EXPECT_TRUE(refused(4091, 1));  // in front of the checksum
   EXPECT_FALSE(refused(32, 99));  // another round is fine
 }

@@ -1,6 +1,6 @@
-// What the tests of the gradient log share: small options, records with content that depends on who
-// they are, and a model that says what a log with these records must answer.
-// Comes from: the tests beside it. Thread safety: thread-compatible.
+// Shared parts of the gradient log's tests: small options, records with content that depends on
+// their identity, and a model of the answers of a log with these records.
+// Comes from: the tests in this folder. Thread safety: thread-compatible.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -126,7 +126,7 @@ inline absl::Status Append(GradientLog* log, const TestRecord& record) {
                                      : log->AppendDecision(*record.decision);
 }
 
-// What a log answers, as text: equal texts are equal logs. Payloads are not part of it.
+// A log's answers as text: equal texts are equal logs. Payloads are not part of it.
 inline std::string Describe(const std::map<uint64_t, LoggedRound>& rounds, uint64_t from = 0) {
   std::string text;
   for (auto at = rounds.lower_bound(from); at != rounds.end(); ++at) {
@@ -144,7 +144,7 @@ inline std::string Describe(const std::map<uint64_t, LoggedRound>& rounds, uint6
   return text;
 }
 
-// What a log with the first `count` of `records` holds, by the rules of docs/formats/log.md.
+// The content of a log with the first `count` of `records`, by the rules of docs/formats/log.md.
 inline std::map<uint64_t, LoggedRound> Model(const std::vector<TestRecord>& records, size_t count) {
   std::map<uint64_t, LoggedRound> rounds;
   for (size_t i = 0; i < count; ++i) {

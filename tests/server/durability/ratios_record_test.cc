@@ -164,7 +164,7 @@ TEST_F(RatiosInTheLog, AreRepeatedWithTheVoteAndKeptWithIt) {
   Prepare(1);
   ASSERT_TRUE(log_->AppendRatios(SmallRatios(1, 1)).ok());
   ASSERT_TRUE(log_->AppendDecision(MakeDecision(1)).ok());
-  // Lap after lap in a small ring: nothing but what is repeated is left of round 1.
+  // Lap after lap in a small ring: only the repeated records of round 1 are left.
   uint32_t epoch = 1;
   for (int lap = 0; lap < 200; ++lap) {
     ASSERT_TRUE(log_->Repeat(1).ok());

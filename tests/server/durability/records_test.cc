@@ -96,7 +96,7 @@ const char kDecisionHex[] =
     "2800000000000000"
     "0000000000000000";
 
-// Version 2 of PREPARED: version 1, and user states behind it.
+// Version 2 of PREPARED: version 1, followed by user states.
 const char kUserStatesHex[] =
     "02000000"  // two slots
     "00000000"
@@ -356,7 +356,7 @@ TEST(Records, NewerVersionsAreRefusedByNumber) {
   EXPECT_THAT(DecodePrepared(prepared).status().message(), HasSubstr("policy state of version 3"));
 }
 
-// A version puts fields behind those of the one before it; this is what it reads of records that
+// A version appends fields to those of the version before it; this is its reading of records that
 // lack them.
 TEST(Records, APolicyStateOfAnOlderVersionHasDefaultsForWhatItLacks) {
   const std::string prepared = EncodePrepared(SmallPrepared());

@@ -1,5 +1,5 @@
 // A RoundLog on a disk in memory, its calls' outcomes, and how a log is filled.
-// Comes from: the tests beside it. Thread safety: Outcomes is thread-safe.
+// Comes from: the tests in this folder. Thread safety: Outcomes is thread-safe.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What StorageMeter makes of what becomes of a job's files.
+// StorageMeter's counts over the life of a job's files.
 #include "server/durability/storage_meter.h"
 
 #include <gtest/gtest.h>

@@ -384,7 +384,7 @@ TEST(ExchangeRoundTrip, ExportsEndWhenTheyAreToldToAndLeaveNoFile) {
 TEST(ExportsTest, ADirectoryHasItsMarkBeforeAnybodySeesItsName) {
   MemoryDisk disk;
   Exports exports(&disk, "/exports", "me");
-  // What a kill before the mark leaves.
+  // The leftovers of a kill before the mark.
   ASSERT_TRUE(disk.MakeDirectory("/exports/.one.me").ok());
   ASSERT_TRUE(disk.MakeDirectory("/exports/.two.another").ok());
   ASSERT_TRUE(Failpoints::Configure("export.before_mark=pause").ok());

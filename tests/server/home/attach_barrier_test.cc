@@ -1,4 +1,4 @@
-// The attach barrier: which process gets which seat, and what is refused by name.
+// The attach barrier: the seat of each process, and the refusals by name.
 #include "server/home/attach_barrier.h"
 
 #include <gtest/gtest.h>

@@ -228,7 +228,7 @@ TEST(EpochChangeTest, TheSeatThatOwesInitialWeightsIsNotGivenUp) {
   const JobPlan waits = NextOf({.gone = {0, 2}}, answers);
   EXPECT_EQ(SlotsOf(waits), (std::vector<uint32_t>{0, 1}));
   EXPECT_FALSE(waits.epoch.init_again);
-  // Its next process uploads them all: what the first one sent may have been others.
+  // Its next process uploads them all: the uploads of the first may have been different.
   const JobPlan taken = NextOf({.newcomers = {{0, 70}}}, answers);
   EXPECT_TRUE(taken.epoch.init_again);
   // Another seat's newcomer changes nothing of that, and nor does one when nothing is missing.

@@ -1,5 +1,5 @@
-// HomeGrowth: groups are added when all slots ask for the same, everywhere or not at all; and what
-// that means for a process that waits for a seat.
+// HomeGrowth: groups are added when all slots ask for the same, everywhere or not at all; and the
+// consequences for a process that waits for a seat.
 #include "server/home/home_growth.h"
 
 #include <gmock/gmock.h>
@@ -10,7 +10,7 @@
 namespace ballast::server {
 namespace {
 
-using namespace testing;  // NOLINT: the rig beside this file.
+using namespace testing;  // NOLINT: the rig next to this file.
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;

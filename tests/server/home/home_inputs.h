@@ -1,5 +1,6 @@
 // Calls and a driver by hand for the tests of HomeJob and HomeGrowth.
-// Comes from: the tests beside it. Goes to: HomeJob, HomeGrowth. Thread safety: one test's thread.
+// Comes from: the tests in this folder. Goes to: HomeJob, HomeGrowth. Thread safety: one test's
+// thread.
 #pragma once
 
 #include <gtest/gtest.h>

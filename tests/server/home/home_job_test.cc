@@ -10,7 +10,7 @@
 namespace ballast::server {
 namespace {
 
-using namespace testing;  // NOLINT: the rig beside this file.
+using namespace testing;  // NOLINT: the rig next to this file.
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;

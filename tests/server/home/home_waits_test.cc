@@ -1,4 +1,5 @@
-// What a trainer may cost its home: how long an attach waits, how many timers and words do.
+// The limits of a trainer's cost to its home: the length of an attach's wait, the number of timers
+// and messages.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -17,13 +18,13 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A host on which no job is ever made. It keeps what it is to run later until Pass.
+// A host on which no job is ever made. It keeps delayed work until Pass.
 class WaitingHost : public HomeHost {
  public:
   explicit WaitingHost(FakeClock* clock) : clock_(clock) {}
 
   size_t pending() const { return later_.size(); }
-  // Time passes, and what is due meanwhile runs at its time.
+  // Time passes, and timers due meanwhile run at their time.
   void Pass(nanoseconds time) {
     const nanoseconds end = clock_->Now() + time;
     while (!later_.empty() && later_.begin()->first <= end) {

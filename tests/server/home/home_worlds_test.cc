@@ -1,5 +1,5 @@
-// A variable world that grows, at its home: what servers are asked to grant, and the trainers that
-// get no seat or have their turn later.
+// A variable world that grows, at its home: the requests to servers for grants, and the trainers
+// that get no seat or have their turn later.
 #include <gmock/gmock.h>
 
 #include "server/home/seating.h"
@@ -84,8 +84,8 @@ TEST(VariableHomeTest, AChangeThatCannotEndGivesBackTheRoomOfItsNewcomers) {
   EXPECT_EQ(rig.stage(), HomeJob::Stage::kRunning);
 }
 
-// A newcomer waits for the others while nobody is seen, then a member is there, and then all leave
-// before the newcomer has a seat: it waits for a lease from then on, and not for what is left of
+// A newcomer waits for the others before any is seen, then a member arrives, and then all leave
+// before the newcomer has a seat: it waits for a whole lease from then on, and not for the rest of
 // the first one.
 TEST(SeatingTest, AWorldThatEmptiesAnewGathersForAWholeLease) {
   Seating seating(&kRules, Seating::World::kUnseen);

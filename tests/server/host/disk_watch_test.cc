@@ -1,4 +1,4 @@
-// DiskWatch over disks that answer and over one that hangs; scrapes and /healthz beside it.
+// DiskWatch over disks that answer and over one that hangs; scrapes and /healthz next to it.
 #include "server/host/disk_watch.h"
 
 #include <gmock/gmock.h>

@@ -10,7 +10,7 @@
 namespace ballast::server {
 namespace {
 
-// Runs what is posted when the test says so.
+// Runs posted work when the test says so.
 class PlayedExecutor : public Executor {
  public:
   bool Post(std::function<void()> task) override { return PostAfter({}, std::move(task)); }
@@ -92,7 +92,7 @@ TEST(IdleTrim, MemoryThatComesBackIsLeftAloneForLongerAndLonger) {
   const int before = process.trims;
   process.kept = 64 * kMib;
   process.Intervals(2);
-  EXPECT_EQ(process.trims, before + 1);  // What comes seldom is given back at once.
+  EXPECT_EQ(process.trims, before + 1);  // Memory from rare peaks is given back at once.
 }
 
 }  // namespace

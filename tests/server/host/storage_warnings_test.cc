@@ -1,4 +1,4 @@
-// What is said of a machine at the start, and how it is found out.
+// The warnings about a machine at the start, and the reads that they follow from.
 #include "server/host/storage_warnings.h"
 
 #include <gtest/gtest.h>

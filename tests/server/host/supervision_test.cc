@@ -1,5 +1,5 @@
-// Supervision and NotifySocket: what a supervisor's socket gets, what the variables may say, and an
-// executor that hangs.
+// Supervision and NotifySocket: the messages to a supervisor's socket, the allowed values of the
+// variables, and an executor that hangs.
 #include "server/host/supervision.h"
 
 #include <gmock/gmock.h>
@@ -40,7 +40,7 @@ bool WaitFor(const std::function<bool()>& condition) {
   return true;
 }
 
-// What a server says, in order.
+// A server's messages, in order.
 class Ear {
  public:
   SupervisionOptions Options() {

@@ -1,5 +1,5 @@
-// The record of a job's plan: which versions there are, and what each leaves out; and what its log
-// has beside that.
+// The record of a job's plan: its versions and the fields that each leaves out; and the other
+// records of its log.
 #include "server/jobs/job_records.h"
 
 #include <gmock/gmock.h>
@@ -59,7 +59,7 @@ TEST(JobRecordsTest, ARecordOfAnOlderReleaseIsReadAndWrittenAsItWas) {
   EXPECT_EQ(absl::BytesToHexString(RecordOf(*plan)), kOldRecord);
 }
 
-// One that reads version 1 only would let all slots push what one of them should.
+// A reader of version 1 only would let all slots push the share of one of them.
 TEST(JobRecordsTest, ReducedGradientsHaveAVersionThatOlderReleasesRefuse) {
   const std::string record = RecordOf(Reduced());
   EXPECT_EQ(record.substr(0, 4), std::string("\x02\0\0\0", 4));
@@ -90,7 +90,7 @@ TEST(JobRecordsTest, AVersionOfANewerReleaseIsRefusedByNumber) {
   EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("version 3"));
 }
 
-// What the log's own pages carry, and no payload.
+// The content of the log's own pages, without payload.
 uint64_t SecretIn(MemoryDisk* disk, const std::string& files) {
   const auto bytes = ReadWholeFile(disk, files + "/log-000", size_t{64} << 20);
   const auto header = bytes.ok() ? DecodeSegmentPage(bytes->data()) : bytes.status();

@@ -1,4 +1,4 @@
-// JobStore: what is on disk of a job, whatever happens while it is made, changed or removed.
+// JobStore: the files of a job on disk through every failure while it is made, changed or removed.
 #include "server/jobs/job_store.h"
 
 #include <gmock/gmock.h>
@@ -233,7 +233,7 @@ TEST(JobStoreTest, PowerLossWhileLeftoversAreClearedAwayLeavesLeftovers) {
     for (size_t mood = 0; mood < Moods(at).size(); ++mood) {
       const auto disk = NewDisk();
       {
-        CutStore cut(disk.get(), 12);  // Some files are there, the record is not.
+        CutStore cut(disk.get(), 12);  // Some files exist, the record does not.
         EXPECT_FALSE(cut.store->Create(DurablePlan(77)).ok());
       }
       disk->Crash(kKeepAll);
@@ -358,7 +358,7 @@ TEST(JobStoreTest, AMissingRecordIsStateLostAndNothingIsDeleted) {
   ExpectLost(disk.get(), "no record");
 }
 
-// What the error tells people to do.
+// The advice in the error.
 TEST(JobStoreTest, AJobIsGivenUpByTheNameOfItsDirectory) {
   const std::string gone = std::string(kDirectory77) + ".gone";
   for (const bool directory_lost : {false, true}) {
@@ -421,7 +421,7 @@ TEST(JobStoreTest, AnEpochIsWrittenOnce) {
   plan.epoch.epoch = 2;
   plan.epoch.members[1].incarnation = 42;
   ASSERT_TRUE(store->Save(plan).ok());
-  plan.sealed_epoch = 2;  // What changes within an epoch.
+  plan.sealed_epoch = 2;  // A field that changes within an epoch.
   EXPECT_TRUE(store->Save(plan).ok());
   const std::vector<std::string> saved = JobsOf(disk.get());
   JobPlan other = plan;

@@ -22,7 +22,7 @@ namespace {
 
 using Thread = LongWork::Thread;
 
-// What has happened, in order; a test waits for a number of entries.
+// Past events, in order; a test waits for a number of entries.
 class Diary {
  public:
   void Write(const std::string& entry) {

@@ -195,7 +195,7 @@ class FlagsTest(unittest.TestCase):
         self.assertEqual(code, 0)
         names = out.split()
         self.assertIn("log.before_sync", names)
-        # net.accept refuses what it stands for, and has no moment before or after.
+        # net.accept refuses the connection itself, and has no moment before or after.
         for name in set(names) - {"net.accept"}:
             self.assertIn("before" if ".after_" in name else "after", {
                 n.split(".")[1].split("_")[0] for n in names

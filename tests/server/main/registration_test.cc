@@ -1,4 +1,4 @@
-// What a server writes of itself, and whose data directory it does not touch.
+// A server's messages about itself, and whose data directory it does not touch.
 #include "server/registration.h"
 
 #include <gmock/gmock.h>

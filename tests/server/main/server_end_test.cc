@@ -32,7 +32,7 @@ bool WaitFor(const std::function<bool()>& condition) {
   return true;
 }
 
-// What a page says, as long as the port answers.
+// The content of a page, while the port answers.
 void ExpectSaid(const std::string& admin, const std::string& page, const std::string& text) {
   EXPECT_THAT(HttpGet(admin, page), testing::AnyOf(testing::HasSubstr(text), "")) << page;
 }

@@ -1,4 +1,4 @@
-// When a line says who a round waits for, and what it says.
+// When a line names the trainers a round waits for, and the words of the line.
 #include "server/straggler_log.h"
 
 #include "gmock/gmock.h"

@@ -1,4 +1,4 @@
-// What every back-end of MetaStore must do. A further back-end is one more INSTANTIATE at the end.
+// Duties of every back-end of MetaStore. A further back-end is one more INSTANTIATE at the end.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// A full disk: what is set aside for the metadata store, and that it comes back.
+// A full disk: the room set aside for the metadata store, and its return.
 #include "server/meta/reserved_store.h"
 
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ class ReservedStoreTest : public testing::Test {
     }
     return false;
   }
-  // What others leave of the disk.
+  // Room that others leave on the disk.
   void LeaveFree(uint64_t bytes) {
     disk_.SetCapacity(capacity_);
     const uint64_t used = capacity_ - *disk_.FreeBytes("/data");

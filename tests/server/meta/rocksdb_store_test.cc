@@ -113,7 +113,7 @@ TEST(RocksDbMetaStore, AnotherProcessThatHoldsTheLockIsNamedAsTheCause) {
   ASSERT_EQ(pipe(release), 0);
   const pid_t child = fork();
   if (child == 0) {
-    // Only what a child of a process with threads may call.
+    // Only calls allowed in a child of a process with threads.
     close(release[1]);
     struct flock whole = {};
     whole.l_type = F_WRLCK;

@@ -1,4 +1,4 @@
-// The stored form of values: golden bytes of version 1, and what is refused.
+// The stored form of values: golden bytes of version 1, and the refusals.
 #include "server/meta/value_codec.h"
 
 #include <gmock/gmock.h>

@@ -23,7 +23,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// What one call of Wait brings.
+// The results of one call of Wait.
 struct Turn {
   std::vector<Incoming> arrive;  // to be accepted
   std::vector<int> speak;

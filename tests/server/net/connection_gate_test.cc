@@ -1,4 +1,4 @@
-// ConnectionGate's three limits, and what it forgets.
+// ConnectionGate's three limits, and the entries that it forgets.
 #include "server/net/connection_gate.h"
 
 #include <gtest/gtest.h>

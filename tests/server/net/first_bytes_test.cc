@@ -1,4 +1,4 @@
-// What the first bytes of a connection are taken for, cut off at every byte.
+// How the first bytes of a connection are classified, cut off at every byte.
 #include "server/net/first_bytes.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// PosixSockets on loopback: what is bound, what is accepted, and what a process does that has no
-// descriptor left.
+// PosixSockets on loopback: bound addresses, accepted connections, and the behaviour of a process
+// without free descriptors.
 #include "server/net/posix_sockets.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ std::unique_ptr<PosixSockets> Listen(const std::string& address) {
 
 bool HasIpv6() { return PosixSockets::Listen("[::1]:0", kUserTimeout).ok(); }
 
-// The connection that has just begun, once it is there.
+// The newest connection, once it exists.
 Incoming AcceptOne(PosixSockets* sockets) {
   while (!sockets->Wait(kLong, true).listener) {
   }

@@ -1,5 +1,5 @@
-// LAMB: both passes and what lies between them, against plain loops that share no code with them,
-// on every instruction set that the CPU has.
+// LAMB: both passes and the step between them, against plain loops that share no code with them, on
+// every instruction set of the CPU.
 #include "server/optim/lamb.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace ballast::optim {
 namespace {
 
 constexpr double kMinCoeff = 0.01, kMaxCoeff = 10.0;
-constexpr size_t kRatio = 10;  // behind the scalars
+constexpr size_t kRatio = 10;  // after the scalars
 const Hyper kHyper = {1e-2, 0.9, 0.999, 1e-6, 0.01, kMaxCoeff, kMinCoeff};
 
 // docs/numerics.md, line by line, for one element: m and v in place, and u.

@@ -14,7 +14,7 @@
 
 namespace ballast::optim {
 
-// What a run looks like.
+// The shape of a run.
 struct RunShape {
   size_t arrays;
   DType grad, weight;

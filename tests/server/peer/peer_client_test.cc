@@ -34,7 +34,7 @@ JobPlan Plan() {
   return plan;
 }
 
-// A peer: its services and the directory behind them.
+// A peer: its services and the directory they call.
 struct PeerProcess {
   explicit PeerProcess(uint32_t id, const std::string& address = "127.0.0.1:0",
                        uint64_t incarnation = 1)

@@ -1,4 +1,4 @@
-// What servers see in each other's Hellos: lists that differ, and a second process with an id.
+// Servers' findings in each other's Hellos: lists that differ, and a second process with an id.
 #include "server/peer/peer_sightings.h"
 
 #include <gmock/gmock.h>

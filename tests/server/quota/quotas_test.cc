@@ -1,4 +1,4 @@
-// What callers hear of quotas.
+// Callers' notices of quotas.
 #include "server/quota/quotas.h"
 
 #include "common/base/reason.h"

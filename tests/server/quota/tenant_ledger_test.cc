@@ -1,4 +1,4 @@
-// The ledger alone: limits, refunds to the byte, all or nothing, and what it does against a model.
+// The ledger alone: limits, refunds to the byte, all or nothing, and a comparison with a model.
 #include "server/quota/tenant_ledger.h"
 
 #include <map>
@@ -72,7 +72,8 @@ TEST(TenantLedgerTest, ALimitBelowWhatIsUsedKeepsThatAndGrantsNothingNew) {
   EXPECT_EQ(ledger.FreeOf("a").seats, 0u);
   EXPECT_TRUE(ledger.Take({Kind::kOpen, 2}, "a", {.seats = 1}));
   EXPECT_TRUE(ledger.Take({Kind::kOpen, 1}, "a", {.seats = 5}));
-  // What takes no more seats may still change, and a smaller world is fine above the limit.
+  // A change that takes no more seats is still allowed, and a smaller world is fine above the
+  // limit.
   EXPECT_FALSE(ledger.Take({Kind::kOpen, 1}, "a", {.seats = 3, .dram_bytes = 9}));
   EXPECT_EQ(ledger.UsedBy("a"), (Amounts{.seats = 3, .dram_bytes = 9}));
 }
@@ -108,7 +109,7 @@ TEST(TenantLedgerTest, ATenantWithARowIsListedBeforeItUsesAnything) {
 
 // --- Against a model ----------------------------------------------------------------------------
 
-// What a server does for its tenants, in terms of entries; each number is random.
+// A server's work for its tenants, in terms of entries; each number is random.
 class LedgerAndModel {
  public:
   explicit LedgerAndModel(uint64_t seed) : random_(seed) { NewLimits(); }
@@ -118,14 +119,14 @@ class LedgerAndModel {
     switch (Below(8)) {
       case 0:
         return NewLimits();
-      case 1:  // The server ends and starts again: what is on disk is found, all else is gone.
+      case 1:  // The server ends and starts again: jobs on disk are found, all else is gone.
         return Restart();
       case 2:
       case 3:
         ledger_.Give(holding);
         model_.erase(holding);
         return;
-      case 4:  // What is there already: an epoch with more trainers, a job that ran.
+      case 4:  // Existing use: an epoch with more trainers, a job that ran.
         return Note(holding);
       default:
         return Take(holding);

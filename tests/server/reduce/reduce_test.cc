@@ -222,7 +222,7 @@ TEST_P(ReduceIsaTest, AnOverflowOfTheNormIsInfiniteWithoutNonfiniteElements) {
   EXPECT_EQ(norm.nonfinite, 0u);
 }
 
-// Squares are fp32: of what is not above 2^-75 nothing is left.
+// Squares are fp32: nothing is left of values not above 2^-75.
 TEST_P(ReduceIsaTest, TheNormOfGradientsWhoseSquaresUnderflowIsZero) {
   const float largest_lost = std::ldexp(1.0f, -75);
   const float smallest_kept = std::nextafter(largest_lost, 1.0f);

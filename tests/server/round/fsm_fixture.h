@@ -1,5 +1,5 @@
-// A RoundFsm fed by hand, and what it answered.
-// Comes from: the tests beside it. Goes to: RoundFsm. Thread safety: none needed.
+// A RoundFsm fed by hand, and its answers.
+// Comes from: the tests in this folder. Goes to: RoundFsm. Thread safety: none needed.
 #pragma once
 
 #include <optional>
@@ -40,7 +40,7 @@ class FsmFixture {
     Deliver(frame);
     return FirstRefusal();
   }
-  // Of what was delivered since the last Push or RefusalOf began.
+  // The first refusal delivered since the last Push or RefusalOf began.
   Reason FirstRefusal() const {
     return refusals_.empty() ? Reason::kUnspecified : refusals_.front().reason;
   }

@@ -188,14 +188,14 @@ TEST(JobPlanTest, RegistersTakeTheBytesThatThePlanNames) {
       logged.dtype = dtype;
       at[extent] = *registers.Restore(layout, {0}, logged);
     }
-    // 64 bytes of each register are beside its payload.
+    // Each register takes 64 bytes in addition to its payload.
     EXPECT_EQ(memory->register_bytes, 2 * (static_cast<uint64_t>(std::abs(at[1] - at[0])) + 64));
     EXPECT_GE(static_cast<uint64_t>(std::abs(at[1] - at[0])), 128 * DTypeBytes(dtype));
   }
 }
 
 // One group per parameter, as layer-wise learning rates want it: each group has an extent of its
-// own, and that takes what it holds.
+// own, and that takes only the size of its content.
 TEST(JobPlanTest, AnExtentOfFewElementsTakesFewBytes) {
   constexpr uint32_t kGroups = 465;
   constexpr uint64_t kPage = 4096;

@@ -64,7 +64,7 @@ inline JobPlan WithLamb(JobPlan plan) {
   return plan;
 }
 
-// AdamW's hyper-parameters, with LAMB's two limits behind them.
+// AdamW's hyper-parameters, followed by LAMB's two limits.
 inline const Hyper kLambHyperOfTests = {1e-2, 0.9, 0.999, 1e-8, 0.1, 10.0, 0.01};
 
 inline RoundBegin MakeBegin(uint64_t round, std::vector<bool> presence = {}) {

@@ -113,7 +113,7 @@ class LambFsm : public FsmFixture {
     Push(0);
     voted_ = Feed(DurableInput{});
   }
-  // What the other server votes; with squares it has measured.
+  // The other server's vote; with squares it has measured.
   VoteInput Theirs(bool measured) {
     Vote vote;
     vote.server = 4;

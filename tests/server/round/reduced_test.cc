@@ -1,5 +1,5 @@
 // RoundFsm in a job whose gradients are equal on every slot already: one slot contributes, all
-// begin, and what differs is refused.
+// begin, and differing pushes are refused.
 #include <gtest/gtest.h>
 
 #include <string>

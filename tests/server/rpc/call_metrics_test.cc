@@ -14,7 +14,7 @@
 namespace ballast::server {
 namespace {
 
-// Methods that a server may have; what they do here is this test's.
+// Methods that a server may have; this test implements them.
 constexpr char kAnswers[] = "/ballast.v1.Peer/Hello";
 constexpr char kRefuses[] = "/ballast.v1.Peer/CreateJob";
 constexpr char kWaits[] = "/ballast.v1.Peer/Seal";

@@ -1,4 +1,4 @@
-// ParseBudget: what is held, what is refused, and what comes back.
+// ParseBudget: held parses, refused ones, and the bytes given back.
 #include "server/rpc/parse_budget.h"
 
 #include <gmock/gmock.h>

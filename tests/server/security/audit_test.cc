@@ -1,4 +1,4 @@
-// The audit log: what a line has, and how many refusals are written.
+// The audit log: the fields of a line, and the number of refusals written.
 #include "server/security/audit.h"
 
 #include <vector>

@@ -1,4 +1,4 @@
-// The gate's files on disk: what is read, and which file is refused.
+// The gate's files on disk: how they are read, and which file is refused.
 #include "server/security/files.h"
 
 #include <sys/stat.h>

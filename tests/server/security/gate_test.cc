@@ -33,7 +33,7 @@ class GateTest : public testing::Test {
   absl::Status Admit(const char* method, const Connection& connection) {
     return gate_.Admit(*FindMethod(method), connection).status;
   }
-  // What the call's refusal is, by the metric that counts it; "" when it was let in.
+  // The call's refusal, by the metric that counts it; "" when it was let in.
   std::string Refused(const char* method, const Connection& connection) {
     const auto counts = [this] {
       std::map<std::string, uint64_t> found;

@@ -1,6 +1,6 @@
-// The column "other tenant" of the matrix: every method that is about what a tenant has, over real
-// TLS and a real directory. What another tenant has and what is not there get the same answer, to
-// the byte. A control asks the same as the owner, and sees the difference.
+// The column "other tenant" of the matrix: every method about a tenant's property, over real TLS
+// and a real directory. Another tenant's property and missing names get the same answer, to the
+// byte. A control asks the same as the owner, and sees the difference.
 //
 // Requests are made by reflection: every string is one name, every number of a job one number. The
 // owner's job, snapshot and export all have that name.
@@ -42,7 +42,7 @@ constexpr char kMissing[] = "xyz";
 constexpr uint64_t kIncarnation = 100;
 constexpr uint64_t kMissingJob = 0x1111222233334444;
 
-// What a request asks for.
+// The object of a request.
 struct Target {
   std::string name;
   uint64_t job = 0;
@@ -50,7 +50,7 @@ struct Target {
 
 std::string Uri(const std::string& path) { return absl::StrCat("spiffe://test/", path); }
 
-// Every method of the table that is about what a tenant has.
+// Every method of the table that is about a tenant's property.
 std::vector<std::string> TenantMethods() {
   std::vector<std::string> methods;
   for (const MethodRow& row : MethodTable()) {
@@ -85,7 +85,7 @@ void Fill(const Target& target, Message* message) {
   }
 }
 
-// What a message must have beside that to get as far as the name.
+// Other fields that a message needs to get as far as the name.
 void Complete(const Target& target, Message* message) {
   if (auto* const attach = dynamic_cast<v1::AttachRequest*>(message); attach != nullptr) {
     AttachCall call = testing::SeatCall(0, kIncarnation + 9);
@@ -220,7 +220,8 @@ TEST_P(OtherTenantTest, HearsOfWhatIsThereWhatItHearsOfWhatIsNot) {
   EXPECT_EQ(Ask("b", GetParam(), Theirs()), missing);
 }
 
-// Whatever is there: the tenant that a message names is the caller's, or the call is refused.
+// For existing and missing objects alike: the tenant named by a message is the caller's, or the
+// call is refused.
 TEST_P(OtherTenantTest, MayNotNameTheTenant) {
   if (RequestOf(GetParam())->GetDescriptor()->FindFieldByName("tenant") == nullptr) return;
   const std::string named = Ask("b", GetParam(), Theirs(), "a");

@@ -23,7 +23,7 @@ constexpr char kWhichRest[] = "/ballast.v1.Peer/WhichRest";
 
 std::string Secret(char c) { return std::string(kSecretBytes, c); }
 
-// What server `from` says to `to` in a Hello, and what the answer says; to `to`'s own address.
+// The Hello of server `from` to `to`, and its answer; to `to`'s own address.
 void Greet(uint32_t from, PeerNumbers& one, uint32_t to, PeerNumbers& other) {
   const std::string hash = other.HashFor(from);
   other.Told(from, one.NumberFor(to), one.HeldHash(to));

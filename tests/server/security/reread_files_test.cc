@@ -1,4 +1,4 @@
-// Files that are read again: when, what a fault leaves, and links as Kubernetes turns them.
+// Files that are read again: when, the state after a fault, and links as Kubernetes turns them.
 #include "server/security/reread_files.h"
 
 #include <unistd.h>

@@ -1,5 +1,5 @@
-// Stand-ins for the rooms behind the border, which record what reaches them, and a client that
-// speaks raw gRPC. Thread safety: the fakes are used by any thread, RawStream by one.
+// Stand-ins for the rooms across the border, which record their calls, and a client that speaks raw
+// gRPC. Thread safety: the fakes are used by any thread, RawStream by one.
 #pragma once
 
 #include <chrono>
@@ -114,7 +114,7 @@ class FakeEngine : public RoundEngine {
   uint64_t job() const override { return 77; }
   uint32_t window_extents() const override { return 16; }
 
-  // Waits until `condition` holds for what was recorded; false after kTestDeadline.
+  // Waits until `condition` holds for the recorded calls; false after kTestDeadline.
   bool WaitUntil(const std::function<bool(FakeEngine&)>& condition) {
     MutexLock lock(&mu_);
     const auto end = std::chrono::steady_clock::now() + kTestDeadline;
@@ -337,7 +337,7 @@ class FakeDirectory : public JobDirectory,
   absl::Status create_answer;
   DurableJobs durable_jobs;
   SealAnswer seal_answer{9, true};
-  SealCall sealed;  // the newest call; read it behind its answer
+  SealCall sealed;  // the newest call; read it after its answer
   std::vector<AttachCall> attaches_;
   std::vector<std::function<void(absl::StatusOr<AttachResult>)>> pending_;
   std::vector<std::string> cancelled_;

@@ -1,4 +1,4 @@
-// What waits for a trainer: order, merging, and frames that are formed late.
+// The queue of a trainer's messages: order, merging, and frames that are formed late.
 #include "server/service/outbox.h"
 
 #include "gmock/gmock.h"

@@ -1,4 +1,4 @@
-// What callers read of a server's directories.
+// The names callers read for a server's directories.
 #include "server/rpc/place_names.h"
 
 #include <filesystem>

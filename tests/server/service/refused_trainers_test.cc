@@ -1,4 +1,4 @@
-// What stands in a server's log of trainers that it refuses.
+// A server's log lines about trainers that it refuses.
 #include "server/service/refused_trainers.h"
 
 #include "common/base/reason.h"

@@ -1,5 +1,5 @@
-// One data stream over a real connection, with a recording engine behind it: what a trainer may
-// send, what it may not, and how the stream ends.
+// One data stream over a real connection to a recording engine: a trainer's allowed and refused
+// messages, and the ends of the stream.
 #include "server/service/trainer_stream.h"
 #include "common/base/thread_executor.h"
 
@@ -457,7 +457,7 @@ TEST_F(TrainerStreamTest, ATrainerThatIgnoresItsCreditIsNotReadAnyMore) {
   Greet(&stream);
   // Many times the credit: where the engine lets go before the stream looks, nothing waits.
   constexpr size_t kFrames = 1024;
-  constexpr size_t kHeldMax = 16;  // (64 KiB credit) / (4,096 bytes + what a frame costs beside)
+  constexpr size_t kHeldMax = 16;  // (64 KiB credit) / (4,096 bytes + the overhead of a frame)
   std::thread trainer([&stream] {
     for (size_t i = 0; i < kFrames; ++i) stream.Write(GoodFrame(Header(), std::string(4096, 'x')));
   });

@@ -1,4 +1,4 @@
-// The choice of instruction set: what the CPU has, and what an operator may ask for.
+// The choice of instruction set: the CPU's sets, and the names an operator may ask for.
 #include "server/simd/isa.h"
 
 #include <gmock/gmock.h>

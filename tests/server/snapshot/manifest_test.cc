@@ -1,4 +1,4 @@
-// The manifest as bytes: what it keeps, and that nothing else is taken for one.
+// The manifest as bytes: its fields come back, and nothing else is taken for one.
 #include "server/snapshot/manifest.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
-// Snapshots on a disk: what is listed is whole, and what a crash leaves is cleared away by whoever
-// left it.
+// Snapshots on a disk: every listed one is whole, and the leftovers of a crash are cleared away by
+// the server that left them.
 #include "server/snapshot/store.h"
 
 #include <gmock/gmock.h>
@@ -107,7 +107,7 @@ TEST_F(SnapshotStoreTest, EachTenantHasItsOwn) {
   EXPECT_EQ(theirs.Find(plan_.spec.name, "one")->tenant, "acme");
   EXPECT_EQ(Store(0).Find(plan_.spec.name, "one")->tenant, kDefaultTenant);
   EXPECT_THAT(*Store(0).Tenants(), ElementsAre(kDefaultTenant, "acme"));
-  // A start clears what each tenant's was being taken.
+  // A start clears the unfinished snapshots of each tenant.
   ASSERT_TRUE(theirs.Begin(kId + 1, plan_.spec.name, "two", 1000).ok());
   ASSERT_TRUE(Store(0).Clear().ok());
   EXPECT_FALSE(disk_.List(theirs.Directory(kId + 1)).ok());
@@ -151,7 +151,7 @@ TEST_F(SnapshotStoreTest, ADirectoryThatIsNotMarkedYetIsClearedByItsOwnerOnly) {
 }
 
 TEST_F(SnapshotStoreTest, ABeginThatFailsLeavesNothing) {
-  ASSERT_TRUE(Store(0).Clear().ok());  // The root is there.
+  ASSERT_TRUE(Store(0).Clear().ok());  // The root exists.
   disk_.Fail(MemoryDisk::Operation::kWrite, 1, ENOSPC);
   EXPECT_FALSE(Store(0).Begin(kId, plan_.spec.name, "one", 0).ok());
   EXPECT_THAT(*disk_.List(kRoot), IsEmpty());

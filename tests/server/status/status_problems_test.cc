@@ -1,4 +1,4 @@
-// What a job waits for, and since when that is too long.
+// A job's reason to wait, and the time after which that is too long.
 #include "server/status/status_problems.h"
 
 #include "gmock/gmock.h"
