@@ -1,8 +1,8 @@
 // fault_corruptions: damages files of a server that is down, in every way of damage.h, opens the
-// state again as a starting server does, and looks what comes of it:
-//   right      everything committed is there, with the reference's bits: the damage hit empty
-//   space,
-//              what a newer slot makes unneeded, or what the other slot and the log replace
+// state again as a starting server does, and judges the result:
+//   right      everything committed is read, with the reference's bits: the damage hit empty
+//              space, data made unneeded by a newer slot, or data restored from the other slot and
+//              the log
 //   refused    an error that names the file, or STATE_LOST
 //   noticed    an older state, which the next seal (a peer knows better) or the next trainer (it
 //              has seen a newer version) refuses by name
@@ -77,7 +77,7 @@ Verdict Refused(const absl::Status& status) {
   return {Named(status) ? Verdict::kRefused : Verdict::kSilent, status.ToString()};
 }
 
-// What a starting server makes of its files, and how that compares with what must be there.
+// A starting server's state from its files, and its comparison with the required state.
 class Judge {
  public:
   Judge(const Workload& workload, const Moment& moment, uint32_t self)
@@ -152,7 +152,7 @@ Verdict Judge::Look(const Image& image) const {
   return AskTheOthers(image, recovered->fsm.round);
 }
 
-// kNoticed: right, but older than what was committed.
+// kNoticed: right, but older than the committed state.
 Verdict Judge::Compare(const Recovered& recovered, server::JobStorage* storage,
                        server::ExtentStore* store) const {
   const uint64_t round = recovered.fsm.round;
@@ -221,7 +221,7 @@ std::string Judge::CompareOpen(const Recovered& recovered, server::JobStorage* s
   return "";
 }
 
-// What the engine tells a trainer that is at `round`.
+// The engine's answer to a trainer that is at `round`.
 absl::Status Judge::AnswerTo(uint64_t round, RoundEngine* engine) const {
   std::promise<absl::Status> attached;
   engine->AttachSlot(
@@ -233,8 +233,9 @@ absl::Status Judge::AnswerTo(uint64_t round, RoundEngine* engine) const {
   return attached.get_future().get();
 }
 
-// Where a server stands whose files are `image`, and unless `trainer` is null what it tells a
-// trainer that has seen the newest version. One that has prepared that would wait for its peers.
+// The state of a server whose files are `image`, and unless `trainer` is null its answer to a
+// trainer that has seen the newest version. A server that has prepared that version would wait for
+// its peers.
 absl::StatusOr<SealAnswer> Judge::SealOf(const Image& image, uint32_t server,
                                          absl::Status* trainer) const {
   const std::unique_ptr<MemoryDisk> disk = DiskOf(image);
@@ -292,7 +293,7 @@ struct Totals {
   std::map<std::string, uint64_t> by_file, by_damage;
 };
 
-// Moments in the first lap of the log and behind its first turn, in and between rounds.
+// Moments in the first lap of the log and after its first turn, in and between rounds.
 void Run(const Options& options, Totals* totals) {
   Workload workload;
   sim::Random random(options.seed);

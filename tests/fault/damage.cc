@@ -34,7 +34,7 @@ size_t PickPage(const std::string& file, Random* random) {
   return 0;
 }
 
-// Puts page `from_page` of `from` into `file`; bytes behind either end stay away.
+// Puts page `from_page` of `from` into `file`; bytes past either end stay away.
 void CopyPage(const std::string& from, size_t from_page, size_t to_page, std::string* file) {
   const std::string bytes = from.substr(std::min(from.size(), from_page * kPage), kPage);
   const size_t at = to_page * kPage;

@@ -1,4 +1,4 @@
-// Damage to the files of a server that is down: what disks, file systems and people do to them.
+// Damage to the files of a server that is down, as disks, file systems and people cause it.
 // Comes from: corruptions.cc. Goes to: copies of files in memory. Thread safety: thread-compatible.
 #pragma once
 
@@ -29,7 +29,7 @@ enum class DamageKind : uint8_t {
   kForeignPage,    // a page of another file
   kStalePage,      // a page as it was earlier
   kTruncated,
-  kExtended,     // garbage behind the end
+  kExtended,     // garbage after the end
   kStaleFile,    // a whole file as it was earlier
   kSwapFiles,    // two files of one kind, names exchanged
   kOtherServer,  // the same file of another server
@@ -39,7 +39,7 @@ enum class DamageKind : uint8_t {
 };
 const char* DamageName(DamageKind kind);
 
-// What an image can be damaged with.
+// The kinds of damage to an image.
 struct Sources {
   const Image* earlier = nullptr;
   const Image* other_server = nullptr;

@@ -1,5 +1,5 @@
 // MetaFolder: the files of a server's metadata store. RocksDB writes them to the machine's own file
-// system, so they are copied into an image beside the server's other files, and back.
+// system, so they are copied into an image next to the server's other files, and back.
 // Comes from: workload.cc, corruptions.cc. Goes to: files under TMPDIR, removed with the object.
 // Thread safety: thread-compatible.
 #pragma once
@@ -23,7 +23,7 @@ class MetaFolder {
   MetaFolder(const MetaFolder&) = delete;
   MetaFolder& operator=(const MetaFolder&) = delete;
 
-  // Opens the store on what is there.
+  // Opens the store on the existing files.
   absl::StatusOr<std::unique_ptr<server::MetaStore>> Open() const;
   // Adds its files, as they are, to `image`.
   void CopyTo(Image* image) const;

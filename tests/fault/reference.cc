@@ -134,7 +134,7 @@ Reference::Reference(uint64_t seed, uint32_t world, std::optional<OptimizerKind>
   }
 }
 
-// --- What trainers bring ------------------------------------------------------------------------
+// --- Trainers' gradients ------------------------------------------------------------------------
 
 Hyper Reference::HyperOf(uint32_t group) const {
   const double lr = (group == 0 ? 1e-2 : 3e-3) / (1 + static_cast<double>(round_ % 100));
@@ -187,7 +187,7 @@ std::vector<float> Reference::Edited(uint32_t extent_id) const {
   return edited;
 }
 
-// --- What comes of it ---------------------------------------------------------------------------
+// --- Their results ------------------------------------------------------------------------------
 
 std::vector<float> Reference::Sum(const std::vector<uint64_t>& lives, uint32_t extent_id) const {
   const Extent& extent = layout_.extents()[extent_id];

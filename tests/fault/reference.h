@@ -1,4 +1,4 @@
-// Reference: what the job of a kill storm must hold, from the specification alone, in the process
+// Reference: the required state of a kill storm's job, from the specification alone, in the process
 // of each trainer: gradients that depend on the weights they were computed on and on the process
 // that computed them, their slot-order sum, one multiplication, the optimizer in a plain loop.
 //
@@ -55,7 +55,7 @@ class Reference {
   // The job's optimizer with its options, and in half of the jobs a dynamic loss scale or a
   // schedule, drawn from the seed.
   const JobSpec& spec() const { return spec_; }
-  // By what the gradients of this round are multiplied.
+  // The factor of this round's gradients.
   double loss_scale() const { return policy_.loss_scale; }
   // Raw hyper-parameters of `group` in this round.
   Hyper HyperOf(uint32_t group) const;

@@ -4,7 +4,7 @@
 //   fault_trainer --endpoint HOST:PORT... --job NAME --world W --slot S --life L --seed X
 //                 --folder DIR --durability power|process [--think-us N]
 //
-// What the processes of a job share lies in DIR, written so that kill -9 at any instant leaves it
+// The processes of a job share state in DIR, written so that kill -9 at any instant leaves it
 // right:
 //   lives-<slot>        "life first-round" of each process, before its first round
 //   done-<slot>-<life>  the last round whose weights the process has seen and compared
@@ -92,7 +92,7 @@ bool SetOption(const std::string& name, const std::string& value, Options* optio
   return true;
 }
 
-// --- What the job's processes share -------------------------------------------------------------
+// --- State shared by the job's processes --------------------------------------------------------
 
 // Which process of each slot ran which round.
 class Lives {
@@ -229,7 +229,7 @@ void ForEachElement(const Layout& layout, uint32_t extent_id, F f) {
   }
 }
 
-// What the process `life` commits with a round; of many sizes.
+// The user state that the process `life` commits with a round; of many sizes.
 std::string UserState(uint64_t round, uint64_t life) {
   return absl::StrCat("round ", round, " of life ", life, std::string(round % 97, '.'));
 }

@@ -45,8 +45,8 @@ class Workload : public server::VoteSink {
   ~Workload() override;
 
   // Runs rounds up to `last`; then, with `open_extents`, the next one until that many of its
-  // extents have all their gradients. Then kills both servers and returns what they leave; a later
-  // call starts them again.
+  // extents have all their gradients. Then kills both servers and returns their files; a later call
+  // starts them again.
   Moment RunTo(uint64_t last, uint32_t open_extents);
 
   const server::JobPlan& plan() const { return plan_; }
@@ -75,7 +75,7 @@ class Workload : public server::VoteSink {
   void Stop();
   // Until the engine is at the round that is to be run next.
   void AwaitRound(server::RoundEngine* engine) const;
-  // Ends the servers, and adds what they leave to `moment`.
+  // Ends the servers, and adds their files to `moment`.
   void Leave(Moment* moment);
   // Starts both servers with every trainer at both, and waits until they are at the next round.
   void StartAll();

@@ -15,12 +15,12 @@ namespace ballast::fuzz {
 // size. An empty string stays empty.
 void MutateNumber(std::string* bytes, FuzzRandom* random);
 
-// One to four changes. `words`: what the format has a meaning for; may be empty.
+// One to four changes. `words`: words with a meaning in the format; may be empty.
 std::string MutateBytes(std::string bytes, const std::vector<std::string>& words,
                         FuzzRandom* random);
 
-// Of text: changes one of the pieces between `separators`. It becomes a word, gets one in front or
-// behind, is doubled, or goes.
+// Of text: changes one of the pieces between `separators`. It becomes a word, gets one before or
+// after it, is doubled, or goes.
 std::string MutatePiece(std::string text, absl::string_view separators,
                         const std::vector<std::string>& words, FuzzRandom* random);
 

@@ -1,7 +1,7 @@
 // A fixed number of runs of a target without libFuzzer, in every build: each input is one of a pool
 // that begins with the seeds, changed once to three times. The same number of runs from the same
 // seed meets the same inputs on every machine.
-// Comes from: the tests beside it. Goes to: the target. Thread safety: one thread.
+// Comes from: the tests in this folder. Goes to: the target. Thread safety: one thread.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace ballast::fuzz {
 
 class FuzzLoop {
  public:
-  // `target` outlives the loop. `corpus`: inputs beside the target's own seeds.
+  // `target` outlives the loop. `corpus`: inputs in addition to the target's own seeds.
   FuzzLoop(const FuzzTarget* target, const std::vector<std::string>& corpus, uint64_t seed);
 
   // Bytes of the longest prefixes.
@@ -31,7 +31,7 @@ class FuzzLoop {
   // `runs` changed inputs.
   void Run(int runs);
 
-  // Of what was begun so far; the last of them may have ended the process.
+  // Of all runs begun so far; the last of them may have ended the process.
   uint64_t runs() const { return runs_; }
   const std::string& last_input() const { return input_; }
 

@@ -17,10 +17,10 @@ class FuzzTarget {
  public:
   virtual ~FuzzTarget() = default;
 
-  // Good inputs, made by the code that writes what is parsed.
+  // Good inputs, made by the encoder of the parsed format.
   virtual std::vector<std::string> Seeds() const = 0;
-  // Gives the input to the parser. Whatever it is, the parser answers; what it takes keeps the
-  // promises of its header. The process ends when not.
+  // Gives the input to the parser. The parser answers any input; accepted inputs keep the promises
+  // of its header. The process ends when not.
   virtual void Run(absl::string_view input) const = 0;
   // Another input, near to this one.
   virtual std::string Mutate(const std::string& input, FuzzRandom* random) const = 0;

@@ -1,5 +1,5 @@
 // A target whose inputs are of several kinds: the first byte says which, the rest is the input.
-// Comes from: the targets beside it. Goes to: nothing. Thread safety: pure functions.
+// Comes from: the targets in this folder. Goes to: nothing. Thread safety: pure functions.
 #pragma once
 
 #include <cstddef>

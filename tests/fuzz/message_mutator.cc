@@ -128,7 +128,7 @@ class ScalarChange {
   FuzzRandom* const random_;
 };
 
-// Adds an empty element behind the others, whatever the field's type.
+// Adds an empty element after the others, whatever the field's type.
 void AddElement(Message* message, const FieldDescriptor* field) {
   const auto* reflection = message->GetReflection();
   switch (field->cpp_type()) {
@@ -152,7 +152,7 @@ void AddElement(Message* message, const FieldDescriptor* field) {
   }
 }
 
-// Adds a copy of element `index` behind the others.
+// Adds a copy of element `index` after the others.
 void DoubleElement(Message* message, const FieldDescriptor* field, int index) {
   const auto* reflection = message->GetReflection();
   const std::unique_ptr<Message> copy(message->New());

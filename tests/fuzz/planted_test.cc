@@ -1,5 +1,5 @@
-// This program has a bug in one file behind each target (BALLAST_PLANTED), and each target finds it
-// within the runs of targets_test, from seeds alone.
+// This program has one bug planted in a file that each target tests (BALLAST_PLANTED), and each
+// target finds it within the runs of targets_test, from seeds alone.
 #include <gtest/gtest.h>
 
 #include <memory>

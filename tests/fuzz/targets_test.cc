@@ -23,7 +23,7 @@ constexpr size_t kInputBytesMax = 1 << 16;
 
 const FuzzLoop* running = nullptr;
 
-// The process ends anyway: what a handler may not call does no more harm.
+// The process ends anyway: calls not allowed in a handler do no more harm.
 void ShowInput(int) {
   if (running == nullptr) return;
   std::fprintf(stderr, "run %llu, input \"%s\"\n", static_cast<unsigned long long>(running->runs()),

@@ -9,7 +9,7 @@
 namespace ballast::sim {
 namespace {
 
-constexpr Tick kBootTime = 2 * kSecond;  // what a steady clock shows when the first process starts
+constexpr Tick kBootTime = 2 * kSecond;  // a steady clock's time when the first process starts
 constexpr size_t kTimersKept = 32;
 
 }  // namespace

@@ -1,8 +1,8 @@
-// SimClock: what one machine's clocks say, apart from the world's true time. The steady clock,
-// which is all that the production code reads, runs too fast or too slow, may leap ahead (a virtual
-// machine that was moved) and begins anew when its machine does, but never goes back while anybody
-// can look. The wall clock can be set to anything at any time; nothing may depend on it, and only
-// mutants do. Comes from: the world. Goes to: whatever has a timeout. Thread safety: one thread.
+// SimClock: the clocks of one machine, apart from the world's true time. The steady clock, the only
+// one that production code reads, runs too fast or too slow, may leap ahead (a virtual machine that
+// was moved) and starts again with its machine, but never goes back while anybody can look. The
+// wall clock can be set to anything at any time; nothing may depend on it, and only mutants do.
+// Comes from: the world. Goes to: everything with a timeout. Thread safety: one thread.
 #pragma once
 
 #include <cstdint>

@@ -128,8 +128,8 @@ uint64_t SimDisk::ImageWrittenAt(uint64_t offset) const {
   return written == image_writes_.end() ? 0 : written->second;
 }
 
-// What a Sync of an earlier process did not save is not counted on: the process that followed wrote
-// what it needs into other files. Unless the PREPARE itself is among it.
+// Data left unsynced by an earlier process is not counted on: the process that followed wrote
+// everything it needs into other files. Unless the PREPARE itself is among it.
 uint64_t SimDisk::OldestUnsyncedLogWrite(const Watched* file) const {
   uint64_t oldest = 0;
   for (const auto& [path, watched] : watched_) {

@@ -1,6 +1,6 @@
 // SimDisk: MemoryDisk as one process after another sees it. A process can end inside any operation,
-// and nothing it does afterwards reaches the disk; what is on its way to the medium is known, so
-// that "told somebody before it was durable" shows at once.
+// and nothing it does afterwards reaches the disk; data on its way to the medium is known, so that
+// "told somebody before it was durable" shows at once.
 // Comes from: the simulated server. Goes to: GradientLog, ImageFile. Thread safety: one thread.
 #pragma once
 
@@ -33,22 +33,22 @@ class SimDisk : public FileSystem {
     die_at_ = 0;
     die_at_rename_ = false;
   }
-  // The process has ended: what it still does is refused.
+  // The process has ended: its further operations are refused.
   void Detach() {
     ++process_;
     Disarm();
     beside_sync_ = nullptr;
     images_syncing_ = 0;
   }
-  // Called within every flush of the log or the images, before what was written is safe and after:
-  // what others do meanwhile.
+  // Called within every flush of the log or the images, before and after the written data is safe:
+  // for the work of others meanwhile.
   void SetBesideSync(std::function<void(bool log)> beside) { beside_sync_ = std::move(beside); }
   // The job's files are made. Mutants of directories lie from here on only.
   void Made() { made_ = true; }
-  // What a power loss now may take: bytes, and names that were made, changed or removed.
+  // Data that a power loss may take now: bytes, and names that were made, changed or removed.
   bool unsynced_bytes() const;
   bool unsynced_names() const { return unsynced_names_; }
-  // The power is off: what was not synced may be lost. Not of a disk that is shared.
+  // The power is off: unsynced data may be lost. Not of a disk that is shared.
   void PowerOff(const MemoryDisk::Random& random);
 
   uint64_t operations() const { return operations_; }  // changes made so far
@@ -110,7 +110,7 @@ class SimDisk : public FileSystem {
 
  private:
   class SimFile;
-  // What is known of one file, over all processes.
+  // The state of one file, over all processes.
   struct Watched {
     bool log = false;
     bool images = false;

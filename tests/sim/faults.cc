@@ -109,8 +109,8 @@ bool FaultPlan::EpochChanged(uint32_t server) {
   return std::exchange(epochs_[server], now) != now;
 }
 
-// Between the seal and the end of the record lie some twenty changes of the disk. The next process
-// reads what the one before had not made durable; the machine ends later.
+// The seal is some twenty changes of the disk before the end of the record. The next process reads
+// data that the one before had not made durable; the machine ends later.
 void FaultPlan::EndInRecord(uint32_t server) {
   if (!epochs_[server].second || random().OneIn(3)) return;
   const uint64_t operations = random().OneIn(2) ? 0 : random().Between(1, 20);

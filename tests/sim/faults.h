@@ -1,5 +1,5 @@
-// FaultPlan: what goes wrong when, within a seed's budget. Some faults come between two events of a
-// server, so that every one of its steps is hit sooner or later; others come at a time.
+// FaultPlan: faults and their times, within a seed's budget. Some faults come between two events of
+// a server, so that every one of its steps is hit sooner or later; others come at a time.
 // Comes from: the swarm. Goes to: servers, trainers, network. Thread safety: one thread.
 #pragma once
 
@@ -23,7 +23,7 @@ class FaultPlan {
             const std::vector<std::unique_ptr<SimTrainer>>* trainers, Spawn spawn);
 
   void Begin();
-  // From here on nothing goes wrong, and what is down or apart comes back.
+  // From here on nothing goes wrong, and down or separated nodes come back.
   void Calm();
   // Another process will ask for the slot soon. `always`: also in a variable world.
   void Replace(uint32_t slot, bool always);

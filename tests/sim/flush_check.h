@@ -1,4 +1,4 @@
-// FlushCheck: what the images of a job count as flushed is on the medium.
+// FlushCheck: checks that data counted as flushed by a job's images is on the medium.
 // Comes from: SimServer, after every task of a disk's thread. Goes to: World::Red.
 // Thread safety: one thread.
 #pragma once
@@ -17,7 +17,7 @@ namespace ballast::sim {
 
 class FlushCheck {
  public:
-  // `path`: of the images on `disk`. What is pointed to outlives this.
+  // `path`: of the images on `disk`. The arguments outlive this.
   FlushCheck(World* world, SimDisk* disk, const server::StorageOptions* options, std::string path)
       : world_(world), disk_(disk), options_(options), path_(std::move(path)) {}
 

@@ -1,5 +1,5 @@
-// SimHome: the job's home in one process of server 0: the shipped HomeJobs, and what it works on:
-// this server's share of the job, calls to the peers, timers.
+// SimHome: the job's home in one process of server 0: the shipped HomeJobs, and the parts it works
+// on: this server's share of the job, calls to the peers, timers.
 // Comes from: SimServer with index 0. Goes to: HomeJobs, its engine, the other servers.
 // Thread safety: one thread.
 #pragma once
@@ -12,7 +12,7 @@
 
 namespace ballast::sim {
 
-// The servers of the job, and what an attach that ended so answers.
+// The servers of the job, and the reply to an attach with this result.
 std::vector<server::ServerAddress> AddressesOf(const server::JobPlan& plan);
 v1::AttachReply ReplyOf(const Context& context, const server::AttachResult& result);
 
@@ -55,7 +55,7 @@ class SimHome final : private server::HomeHost {
  public:
   using Told = std::function<void(absl::StatusOr<Payload>)>;
 
-  // `server` has started a process, and outlives it; `plan` is what its manifest says.
+  // `server` has started a process, and outlives it; `plan` comes from its manifest.
   SimHome(const Context& context, SimServer* server, const server::JobPlan& plan);
 
   // The peers can be reached.

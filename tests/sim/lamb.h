@@ -53,7 +53,7 @@ struct LambStep {
   }
 };
 
-// The sum of squares of what a tensor has in one tile.
+// The sum of squares of a tensor's part in one tile.
 class LambLanes {
  public:
   // `at`: index in the tile.

@@ -1,5 +1,5 @@
-// The manifest of a simulated server: the epoch record and what it has sealed, replaced as a whole,
-// with a checksum. It stands for JobStore's record in the metadata store.
+// The manifest of a simulated server: the epoch record and the epoch it has sealed, replaced as a
+// whole, with a checksum. It stands for JobStore's record in the metadata store.
 // Comes from: SimServer. Goes to: SimDisk. Thread safety: pure functions over a disk.
 #pragma once
 

@@ -210,7 +210,7 @@ void SimMeeting::GiveUpLater() {
   });
 }
 
-// The lowest rank gives the id, so a home that has forgotten everything takes what it says.
+// The lowest rank gives the id, so a home that has forgotten everything takes that rank's id.
 void SimMeeting::DoWrong() {
   const uint64_t kind = job_().IsLeadTrainer() ? 0 : random_.Below(4);
   v1::RendezvousRequest request =

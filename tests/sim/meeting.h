@@ -1,8 +1,8 @@
 // SimMeeting: how one trainer process agrees with the others on a communicator in each epoch, over
-// Control.Rendezvous of the simulated home: what HomeRendezvous does on its caller's thread happens
-// here in events. Now and then it makes what a home must refuse, or is late. MeetingBook: what
-// ranks were told, which must fit together. Comes from: SimTrainer. Goes to: SimTransport, the
-// world. Thread safety: one thread.
+// Control.Rendezvous of the simulated home: the steps of HomeRendezvous on its caller's thread
+// happen here in events. Now and then it sends a request that a home must refuse, or is late.
+// MeetingBook: the answers to ranks, which must fit together. Comes from: SimTrainer. Goes to:
+// SimTransport, the world. Thread safety: one thread.
 #pragma once
 
 #include <functional>

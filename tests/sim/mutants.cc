@@ -43,7 +43,7 @@ bool MutantIs(Mutant mutant) { return mutant == tried; }
 void Met(Probe probe) {
   if (world == nullptr) return;
   const sim::NodeId node = world->present_node();
-  if (node == sim::kNobody) return;  // What an ended process had begun comes to its end.
+  if (node == sim::kNobody) return;  // Work begun by an ended process comes to its end.
   for (const auto& [of, cover] : kCovers) {
     if (of == probe) world->Met(cover);
   }

@@ -136,7 +136,7 @@ void Network::CloseServerEnd(const StreamPtr& stream, Tick delay) {
 
 void Network::CloseUp(const StreamPtr& stream) {
   if (!std::exchange(stream->client_open, false)) return;
-  // A reset may overtake what was sent.
+  // A reset may overtake sent data.
   const Tick cut = *CutUntil(TrainerNode(stream->process), ServerNode(stream->server));
   const Tick healed = std::max(world_->now(), cut) - world_->now();
   CloseServerEnd(stream, healed + Latency());

@@ -64,7 +64,7 @@ class StreamServer {
   // The trainer sends nothing more.
   virtual void OnUpEnded(const StreamPtr& stream) = 0;
   virtual void OnUpClosed(const StreamPtr& stream) = 0;
-  // A peer's vote. `answer` gets what this server says to it. Errors: UNAVAILABLE.
+  // A peer's vote. `answer` gets this server's answer. Errors: UNAVAILABLE.
   virtual void OnVoteCall(uint32_t epoch, uint64_t round, const Vote& vote,
                           const std::function<void(const server::VoteAnswer&)>& answer) = 0;
   // Calls of the epoch machine; they may be answered later, or never.
@@ -73,7 +73,7 @@ class StreamServer {
   // At the home. Answered with the serialized reply.
   virtual void OnTrainerCall(const TrainerCall& call,
                              std::function<void(absl::StatusOr<Payload>)>) = 0;
-  // One step of a snapshot; answered later, or never. `before`, if any: what a capture makes of the
+  // One step of a snapshot; answered later, or never. `before`, if any: a capture's content of the
   // round before.
   virtual void OnSnapshot(const server::SnapshotCall& call,
                           const std::shared_ptr<server::CapturedRound>& before,
@@ -98,7 +98,7 @@ class Network {
   // The trainer sends nothing more.
   void HalfClose(const StreamPtr& stream);
   void SendDown(const StreamPtr& stream, const Payload& message);
-  // The client breaks the stream off, or the server ends it after what it has sent.
+  // The client breaks the stream off, or the server ends it after its last message.
   void CloseUp(const StreamPtr& stream);
   void CloseDown(const StreamPtr& stream, const absl::Status& status);
   // Both ends lose it, each at its own time.
@@ -114,8 +114,8 @@ class Network {
   void CallVote(uint32_t from, uint32_t to, uint32_t epoch, uint64_t round, const Vote& vote,
                 VoteDone done);
 
-  // Any other call to a server. `question` runs there, perhaps twice or late; what it hands to its
-  // answer runs at the caller, once, unless `failed` ran before. Errors: UNAVAILABLE,
+  // Any other call to a server. `question` runs there, perhaps twice or late; the value passed to
+  // its answer reaches the caller, once, unless `failed` ran before. Errors: UNAVAILABLE,
   // DEADLINE_EXCEEDED after `timeout`.
   using AtCaller = std::function<void()>;
   using Question = std::function<void(StreamServer* server, std::function<void(AtCaller)> answer)>;
@@ -136,7 +136,7 @@ class Network {
   // Delay of a call's message; none when it is lost.
   std::optional<Tick> CallDelay(NodeId from, NodeId to);
   bool OneIn(uint32_t n) { return !calm_ && world_->random().OneIn(n); }
-  // Runs `action` at the stream's server behind everything that was sent before.
+  // Runs `action` at the stream's server after everything that was sent before.
   void AtServer(const StreamPtr& stream, EventKind kind, std::function<void()> action);
   void MaybeBreak(const StreamPtr& stream);
   void CloseClientEnd(const StreamPtr& stream, Tick delay, const absl::Status& status);

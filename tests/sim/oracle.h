@@ -1,5 +1,5 @@
-// Oracle: compares everything that is said and kept with the reference, and remembers what was said
-// before. The first disagreement makes the seed red.
+// Oracle: compares all messages and stored state with the reference, and remembers earlier
+// messages. The first disagreement makes the seed red.
 // Comes from: simulated servers and trainers, at every vote, decision, reply and restart.
 // Goes to: World::Red. Thread safety: one thread.
 #pragma once
@@ -57,7 +57,7 @@ class Oracle {
   void OnWeights(uint32_t slot, const FrameHeader& frame, const std::string& bytes);
   void OnTrainerRound(uint32_t slot, uint64_t round, const std::vector<std::vector<char>>& weights);
   // A trainer has fetched the state of `version`: the steps of each tensor, and of every extent the
-  // state arrays, one behind the other.
+  // state arrays, one after the other.
   void OnSteps(uint32_t slot, uint64_t version, const std::vector<uint64_t>& tensor_step);
   void OnArrays(uint32_t slot, uint64_t version, const std::vector<std::vector<float>>& arrays);
   // A snapshot of the beginning of `round` has this image of an extent, as a slot keeps it, and

@@ -39,7 +39,7 @@ SimProcess::~SimProcess() {
   if (engine_ != nullptr) engine_->Abandon();
   going_out_.clear();
   threads_.Drop();
-  BALLAST_CHECK(engine_.use_count() <= 1);  // What it runs on ends with this.
+  BALLAST_CHECK(engine_.use_count() <= 1);  // The threads it runs on end with this.
 }
 
 server::EngineConfig SimProcess::Config() const {
@@ -90,7 +90,7 @@ void SimProcess::Later(Tick delay, std::function<void()> action) const {
   }
 }
 
-// --- What the engine does -----------------------------------------------------------------------
+// --- The engine's effects -----------------------------------------------------------------------
 
 void SimProcess::Observe(Probe probe) const {
   if (!alive()) return;
@@ -168,7 +168,7 @@ void SimProcess::OnVoteAnswer(uint32_t to_server, const std::shared_ptr<const Vo
     return engine_->PeerVote(vote->epoch, vote->round, **answer, [](const server::VoteAnswer&) {});
   }
   const auto newest = newest_votes_.find(to_server);
-  if (newest == newest_votes_.end() || newest->second != vote) return;  // A newer one is there.
+  if (newest == newest_votes_.end() || newest->second != vote) return;  // A newer one exists.
   if (ReasonOf(answer.status()) == Reason::kStateLost) {
     return engine_->VoteRefused(vote->round, answer.status());
   }

@@ -1,7 +1,7 @@
-// SimProcess: one life of a server process: the shipped Engine of the job, and what a server
-// process gives to it: threads, workers, a clock, and the way of its votes to the peers. When the
-// process ends, between any two events, everything that it still has to do is dropped. Comes from:
-// SimServer. Goes to: Engine, the network, the oracle. Thread safety: one thread.
+// SimProcess: one life of a server process: the shipped Engine of the job, and its supplies from a
+// server process: threads, workers, a clock, and the way of its votes to the peers. When the
+// process ends, between any two events, all its remaining work is dropped. Comes from: SimServer.
+// Goes to: Engine, the network, the oracle. Thread safety: one thread.
 #pragma once
 
 #include <deque>
@@ -61,7 +61,7 @@ class SimProcess final : public server::VoteSink {
   // Nothing is on its way to the disk, and nothing else is to be done.
   bool idle() const { return threads_.idle(); }
 
-  // Keeps what is sent out in place for as long as that takes.
+  // Keeps sent data in place until it is sent.
   void KeepWhileSent(std::shared_ptr<const void> owner);
 
   void SendVote(uint64_t, uint32_t epoch, uint64_t round, uint32_t to_server,

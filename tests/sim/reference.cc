@@ -104,7 +104,7 @@ bool Reference::GetsWeights(uint64_t round, uint32_t slot, uint32_t extent) cons
   return !scattered || Uploads(round) || Pusher(round, extent) == slot;
 }
 
-// --- What trainers bring ------------------------------------------------------------------------
+// --- Trainers' gradients ------------------------------------------------------------------------
 
 // Half of the uploads are weights.
 UploadPlane Reference::PlaneOf(uint64_t round) const {
@@ -179,7 +179,7 @@ std::vector<char> Reference::Gradient(uint64_t round, uint32_t slot, uint32_t ex
   return grad;
 }
 
-// --- What comes of it ---------------------------------------------------------------------------
+// --- Their results ------------------------------------------------------------------------------
 
 Reference::Version& Reference::At(uint64_t version) {
   BALLAST_CHECK(version >= 1 && version <= swarm_->shape.rounds + 1);
@@ -337,7 +337,8 @@ void Reference::StepLamb(uint64_t round, std::vector<std::vector<float>> values,
   for (uint32_t e = 0; e < values.size(); ++e) to->weights[e] = Rounded(e, to->extents[e][0]);
 }
 
-// `sum` is what was pushed, widened. The bits of a 16-bit plane are those of the bf16 it came from.
+// `sum` is the pushed values, widened. The bits of a 16-bit plane are those of the bf16 it came
+// from.
 void Reference::SetPlane(UploadPlane plane, uint32_t extent_id, const std::vector<float>& sum,
                          ExtentState* state) const {
   const DType dtype = layout_->extents()[extent_id].dtype;

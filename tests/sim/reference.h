@@ -1,4 +1,4 @@
-// Reference: what the job's state must be, from the specification alone: gradients that depend on
+// Reference: the required state of the job, from the specification alone: gradients that depend on
 // the weights they were computed on, their slot-order sum, one multiplication, the optimizer in a
 // plain loop. It knows nothing of servers, frames, votes or disks.
 // Comes from: the swarm. Goes to: trainers (their gradients), the oracle (every comparison).
@@ -23,8 +23,8 @@ class Reference {
  public:
   Reference(const Swarm* swarm, const server::JobPlan* plan, const Layout* layout);
 
-  // From round record.start_round on, its members contribute. What was known of such rounds is not
-  // true any more.
+  // From round record.start_round on, its members contribute. Earlier results of such rounds are
+  // not true any more.
   void OnEpoch(const server::EpochRecord& record);
 
   // What `round` replaces, weights or a plane of the state: it then is what Gradient gives for any
@@ -41,15 +41,15 @@ class Reference {
   std::vector<char> Gradient(uint64_t round, uint32_t slot, uint32_t extent,
                              const std::vector<char>& weights) const;
 
-  // Whether the servers send the slot the weights of `extent` behind `round`.
+  // Whether the servers send the slot the weights of `extent` after `round`.
   bool GetsWeights(uint64_t round, uint32_t slot, uint32_t extent) const;
   // The weights of `version` in the extent's wire dtype, and the state of that version.
   const std::vector<char>& Weights(uint64_t version, uint32_t extent);
   const ExtentState& State(uint64_t version, uint32_t extent);
   // Per tensor, before round `version`.
   const std::vector<uint64_t>& TensorSteps(uint64_t version);
-  // The decision of `round`, 0: what a job begins with; and the sum of squares that its votes give
-  // for an extent.
+  // The decision of `round`, 0: the start of a job; and the sum of squares that its votes give for
+  // an extent.
   const Decision& DecisionOf(uint64_t round);
   double SumOfSquares(uint64_t round, uint32_t extent);
 
@@ -72,7 +72,7 @@ class Reference {
   uint32_t Pusher(uint64_t round, uint32_t extent) const;
   Version& At(uint64_t version);
   void RunRound(uint64_t round);
-  // Also puts the first element that is not finite into `first` if it comes before what is there.
+  // Also puts the first element that is not finite into `first` if it comes before the present one.
   std::vector<float> Sum(uint64_t round, uint32_t extent, const Version& from,
                          Nonfinite* first) const;
   void Decide(uint64_t round, const std::vector<std::vector<float>>& sums, const Nonfinite& first,

@@ -34,9 +34,9 @@ class SimServer : public StreamServer {
   absl::Status CreateJob();
   // Starts the process; it serves a little later, if its disk lets it.
   void Start();
-  // Ends the process. With `power` the machine loses what was not synced.
+  // Ends the process. With `power` the machine loses unsynced data.
   void End(bool power);
-  // The machine, whose process has ended already, loses what was not synced.
+  // The machine, whose process has ended already, loses unsynced data.
   void LosePower();
   bool running() const { return running_; }
   // Damage while the process is down; the next start knows nothing of it: so many bits turn around,
@@ -86,7 +86,7 @@ class SimServer : public StreamServer {
   void CannotServe(const absl::Status& why, uint64_t errors);
   absl::Status OpenProcess(const absl::StatusOr<server::JobPlan>& plan, SimProcess* process);
   absl::StatusOr<server::JobPlan> ReadManifest();
-  // What the process that starts works on.
+  // The state of the starting process.
   void NewProcess();
   absl::StatusOr<std::unique_ptr<server::JobStorage>> OpenStorage();
   absl::StatusOr<std::unique_ptr<server::JobStorage>> CreateStorage();

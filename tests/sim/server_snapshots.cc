@@ -1,4 +1,4 @@
-// SimServer: its part of a snapshot; the mirror of Directory::SnapshotLocal and what it calls
+// SimServer: its part of a snapshot; the mirror of Directory::SnapshotLocal and its callees
 // (server/operator/snapshot_share.cc). See server.h. Thread safety: one thread.
 #include <utility>
 
@@ -48,7 +48,7 @@ void SimServer::OnSnapshot(const SnapshotCall& call, const std::shared_ptr<Captu
   OnShelf([this, part] { BeginPart(part); });
 }
 
-// What an earlier snapshot holds is let go.
+// State held for an earlier snapshot is let go.
 void SimServer::HoldState(const std::function<void(absl::StatusOr<uint64_t>)>& done) {
   context_.world->SetGaveWay(node(),
                              std::exchange(holds_, true) || context_.world->log_full(node()));

@@ -1,5 +1,6 @@
 // Simulation: one seed from beginning to end. First faults, then none and every round must finish;
-// at last every server loses its power once more, and what it keeps is compared with the reference.
+// at last every server loses its power once more, and its stored state is compared with the
+// reference.
 // Comes from: main. Goes to: an Outcome. Thread safety: one thread.
 #pragma once
 

@@ -1,6 +1,6 @@
 // SnapshotShelf: the directory of snapshots that all servers share, on a disk of its own that may
-// lose its power, and what its snapshots must be: whoever was told that one is taken finds it,
-// whole and of one round, until it is removed.
+// lose its power, and the rule for its snapshots: an acknowledged one is found, whole and of one
+// round, until it is removed.
 // Comes from: the simulation. Goes to: servers (their part of it), the oracle.
 // Thread safety: one thread.
 #pragma once

@@ -21,7 +21,8 @@ class SimSnapshots {
   // `server` has started, and outlives it.
   SimSnapshots(const Context& context, SimServer* server);
 
-  // Removes what the process before was taking, then takes and removes some now and then.
+  // Removes the unfinished snapshots of the process before, then takes and removes some now and
+  // then.
   void Start();
   // Takes one of that name. Errors: as Directory::CreateSnapshot.
   void Take(const std::string& name, const Done& done);
@@ -32,7 +33,7 @@ class SimSnapshots {
   struct Taking {
     uint64_t id = 0;
     std::string name;
-    int tries = 0;  // left behind this one
+    int tries = 0;  // left after this one
     uint64_t round = 0;
     std::map<uint32_t, uint64_t> rounds;  // by server, for a mutant
     std::shared_ptr<server::CapturedRound> before;

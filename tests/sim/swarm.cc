@@ -140,9 +140,9 @@ Faults DrawFaults(const Shape& shape, Random* random) {
   return faults;
 }
 
-// What most mistakes show by: servers that end, also while the epoch changes, frames that come
-// twice, and slots that lag behind a log that wraps. Drawn apart from all else, so that other seeds
-// stay what they are without it.
+// The conditions that reveal most mistakes: servers that end, also while the epoch changes, frames
+// that come twice, and slots that lag behind a log that wraps. Drawn apart from all else, so that
+// other seeds stay the same without it.
 void AddRestarts(Swarm* swarm, Random* random) {
   Faults& faults = swarm->faults;
   const auto rate = [random](uint32_t* one_in, uint64_t least, uint64_t most) {
@@ -181,9 +181,9 @@ void AddClockJumps(Swarm* swarm, Random* random) {
   faults.mean_gap = random->Spread(20, 1000) * kMillisecond;
 }
 
-// Slots that lag many rounds behind a log that wraps, at servers that own several extents and end
-// in the middle: whether the log keeps what its slots still need shows here only. Drawn apart, as
-// the restarts are.
+// Slots that lag many rounds at a log that wraps, at servers that own several extents and end in
+// the middle: a log that drops rounds its slots still need shows here only. Drawn apart, as the
+// restarts are.
 void AddLaggingImages(Swarm* swarm, Random* random) {
   Shape& shape = swarm->shape;
   shape.rounds = random->Between(9, 18);
@@ -216,7 +216,7 @@ void AddSealedEnds(Swarm* swarm, Random* random) {
   swarm->shape.rounds = std::max<uint64_t>(swarm->shape.rounds, random->Between(8, 16));
 }
 
-// Snapshots, in half of the seeds beside many rounds and logs that soon want the room that is held.
+// Snapshots, in half of the seeds together with many rounds and logs that soon want the held room.
 // Drawn apart, as the restarts are.
 void AddSnapshots(Swarm* swarm, Random* random) {
   Snapshots& snapshots = swarm->snapshots;
@@ -239,7 +239,7 @@ void AddSnapshots(Swarm* swarm, Random* random) {
 void AddNvme(Swarm* swarm, Random* random) {
   swarm->shape.nvme_extents =
       server::kNvmeBuffersMin + static_cast<uint32_t>(random->OneIn(2) ? 0 : random->Below(6));
-  // The salt leaves the seeds of tests/sim/regressions what they are.
+  // The salt leaves the seeds of tests/sim/regressions unchanged.
   swarm->shape.overlapping_flushes = !Random(Mix(swarm->seed) ^ 0xF1054EE).OneIn(4);
 }
 
@@ -297,7 +297,7 @@ Gradients DrawGradients(uint64_t seed) {
   return Random(Mix(seed) ^ 0x5CA77E4D).OneIn(2) ? Gradients::kScattered : Gradients::kReduced;
 }
 
-// The salt leaves the seeds of tests/sim/regressions what they are.
+// The salt leaves the seeds of tests/sim/regressions unchanged.
 bool DrawMeetings(uint64_t seed) {
   Random random(Mix(seed) ^ 0x3EE70004);
   return random.OneIn(6);
@@ -335,7 +335,7 @@ Swarm DrawSwarm(uint64_t seed) {
   if (swarm.faults.budget != 0 && clocks.OneIn(8)) AddClockJumps(&swarm, &clocks);
   Random tier(Mix(seed) ^ 0x4E564D45);
   if (tier.OneIn(4)) AddNvme(&swarm, &tier);
-  Random record(Mix(seed) ^ 0x4EC04D00);  // This salt leaves tests/sim/regressions what they are.
+  Random record(Mix(seed) ^ 0x4EC04D00);  // This salt leaves tests/sim/regressions unchanged.
   const bool changes =
       swarm.faults.kill_trainers || swarm.faults.hang_trainers || swarm.faults.come_and_go;
   if (changes && swarm.faults.budget != 0) swarm.faults.change.end_in_record = record.OneIn(4);

@@ -1,6 +1,6 @@
-// What one seed is: the job's shape, how slow everything is, and which faults may happen how often.
-// Half of the seeds use no class of faults or one, so that what each of them does can be told; the
-// others mix. A third of those with faults also have servers that end, whatever else they have.
+// The content of one seed: the job's shape, how slow everything is, and which faults may happen how
+// often. Half of the seeds use no class of faults or one, so that the effect of each can be told;
+// the others mix. A third of those with faults also have servers that end, in addition to all else.
 // Comes from: the seed. Goes to: the simulation. Thread safety: plain values.
 #pragma once
 
@@ -47,7 +47,7 @@ struct Pace {
   Tick start = 0;    // of a server process
 };
 
-// What a power loss leaves of what was not synced.
+// The remains of unsynced data after a power loss.
 enum class CrashMood : uint8_t { kKeepsAll, kLosesAll, kMixed };
 
 // Servers that end in the middle of a change of epoch.
@@ -90,9 +90,9 @@ struct Faults {
   Tick mean_gap = kMillisecond;  // of the faults that happen at a time
 };
 
-// Snapshots that are taken beside rounds, and removed again.
+// Snapshots that are taken during rounds, and removed again.
 struct Snapshots {
-  uint32_t most = 0;          // begun beside rounds; 0: there are none in this seed
+  uint32_t most = 0;          // begun during rounds; 0: none in this seed
   Tick mean_gap = 0;          // between two
   Tick pace = 0;              // of one extent, and of the disk they lie on
   bool write_errors = false;  // of that disk

@@ -1,5 +1,5 @@
 // SimThreads: the ExecutorSource of one simulated process. Its executors and pools run tasks as
-// events, in virtual time, in a seeded order; when the process ends, what they still have is
+// events, in virtual time, in a seeded order; when the process ends, their remaining tasks are
 // dropped. A task of a disk's thread may pause in a flush (World::GiveWay), so that other tasks,
 // other machines and the end of the process come in the middle of it.
 // Comes from: SimProcess. Goes to: the shipped classes that work on executors. Thread safety: one
@@ -89,8 +89,8 @@ class SimThreads final : public ExecutorSource {
 
   // No executor has a task.
   bool idle() const;
-  // The process has ended: what it has begun ends now, its disk refusing everything, and the rest
-  // is dropped.
+  // The process has ended: tasks begun end now, with the disk refusing everything, and the rest is
+  // dropped.
   void Drop();
 
  private:

@@ -231,7 +231,7 @@ void SimTrainer::FetchState() {
 void SimTrainer::OnFetched(const client::Fetch& fetch) {
   if (stage_ != Stage::kTrains) return;
   context_.oracle->OnSteps(who_.slot, job().round, fetch.tensor_step);
-  std::vector<std::vector<float>> arrays;  // per extent, one behind the other
+  std::vector<std::vector<float>> arrays;  // per extent, one after the other
   for (uint32_t e = 0; e < context_.layout->extents().size(); ++e) {
     const size_t elements = context_.layout->extents()[e].elements;
     std::vector<float>& of = arrays.emplace_back(arrays_.size() * elements);
@@ -250,7 +250,7 @@ bool SimTrainer::at_rest() const {
 
 void SimTrainer::GiveUp(const absl::Status& status) {
   if (!error_.ok()) return;
-  if (leaves_) return Kill(/*announced=*/true);  // It has done what it could.
+  if (leaves_) return Kill(/*announced=*/true);  // Its work is done.
   error_ = status;
   if (context_.world->tracing()) {
     context_.world->Trace(node(),
@@ -343,7 +343,7 @@ absl::StatusOr<client::RoundInput> SimTrainer::Input(UploadPlane plane) {
   for (uint32_t g = 0; g < context_.plan->spec.group_count; ++g) {
     hyper.push_back(reference.HyperOf(round, g));
   }
-  // Gradients here are what they are; a trainer only has to know the scale.
+  // Gradients here are the same at any scale; a trainer only has to know the scale.
   const bool scaled = context_.plan->spec.policy.loss_scaler.has_value();
   auto input = client::StepInput(job(), hyper, buffers, scaled ? job().policy.state.loss_scale : 0);
   if (!input.ok() || !job().ComparesGradients()) return input;

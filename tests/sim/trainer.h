@@ -53,7 +53,7 @@ class SimTrainer {
   bool leaving() const { return leaves_ || leaves_soon_; }
   // Its communicator of the present epoch is made, everywhere, or this seed makes none.
   bool met() const { return meeting_ == nullptr || meeting_->open(); }
-  // What it is waiting for, for the report of a run that is stuck.
+  // The event it is waiting for, for the report of a run that is stuck.
   std::string Waiting() const;
 
  private:

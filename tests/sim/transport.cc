@@ -106,7 +106,7 @@ class SimLink final : public client::Link, private StreamClient {
     const auto* const frame = input.ok() ? absl::get_if<DecodedFrame>(&*input) : nullptr;
     return frame != nullptr && frame->header.kind == FrameKind::kGradient;
   }
-  // `message` as it arrives: perhaps with one bit behind its first `head` bytes changed.
+  // `message` as it arrives: perhaps with one bit after its first `head` bytes changed.
   Payload MayDamage(size_t head, const Payload& message) {
     Random& random = context_.world->random();
     if (stream_->corrupted || !random.OneIn(context_.swarm->faults.corrupt_one_in)) return message;

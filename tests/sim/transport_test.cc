@@ -1,5 +1,5 @@
-// The simulator's transport keeps the conformance of links, so that what it shows of a session
-// holds over gRPC too.
+// The simulator's transport keeps the conformance of links, so that its results for a session hold
+// over gRPC too.
 #include "tests/sim/transport.h"
 
 #include <gtest/gtest.h>

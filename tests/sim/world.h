@@ -131,7 +131,7 @@ class World {
  public:
   World(uint64_t seed, size_t nodes, bool trace);
 
-  // True time, which no process sees; what they see is their machine's clock.
+  // True time, which no process sees; processes see their machine's clock.
   Tick now() const { return now_; }
   SimClock* clock(NodeId node) { return &clocks_[node]; }
   Random& random() { return random_; }
@@ -150,8 +150,8 @@ class World {
 
   // Runs the next event. False when there is none or the run has stopped.
   bool Step();
-  // The present task, of a process of `node`, takes `duration` in its middle: what is due meanwhile
-  // happens inside this call. A pause of the node prolongs it. The end of the process ends it.
+  // The present task, of a process of `node`, takes `duration` in its middle: events due meanwhile
+  // happen inside this call. A pause of the node prolongs it. The end of the process ends it.
   void GiveWay(Tick duration, NodeId node);
   // Whether the present task may give way: it runs on a fiber, which nothing waits for.
   static bool may_give_way();
@@ -173,7 +173,7 @@ class World {
   const std::string& red() const { return red_; }
 
   void Met(Cover cover) { ++met_[static_cast<size_t>(cover)]; }
-  // Whether the log of the node was too full for what is held, since SetGaveWay.
+  // Whether the log of the node was too full for the held state, since SetGaveWay.
   bool gave_way(NodeId node) const { return nodes_[node].gave_way; }
   void SetGaveWay(NodeId node, bool gave_way) { nodes_[node].gave_way = gave_way; }
   // Whether its rounds wait for room in the log.

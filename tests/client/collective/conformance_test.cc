@@ -1,5 +1,5 @@
-// What every Collective does, with ranks as threads: LocalCollective, and NcclCollective over the
-// fake NCCL.
+// Behaviour common to every Collective, with ranks as threads: LocalCollective, and NcclCollective
+// over the fake NCCL.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -52,7 +52,7 @@ class NcclRanks final : public Ranks {
  public:
   NcclRanks(uint32_t world, nanoseconds timeout)
       : world_(world), timeout_(timeout), ids_(world, kEpoch, kLong), devices_(world) {
-    // As torch does: the client finds what is in the process already.
+    // As torch does: the client finds the library already loaded in the process.
     static void* const loaded = dlopen(BALLAST_FAKE_NCCL, RTLD_NOW | RTLD_LOCAL);
     EXPECT_NE(loaded, nullptr) << dlerror();
     library_ = *NcclLibrary::Open();
@@ -61,7 +61,8 @@ class NcclRanks final : public Ranks {
     device::HostDevice* const device = &devices_[rank];
     NcclConfig config{.rank = rank, .world = world_, .epoch = kEpoch, .timeout = timeout_};
     config.clock = &clock_;
-    // Each rank counts as a process of its own: what one aborts is not the others'.
+    // Each rank counts as a process of its own: an abort at one leaves the communicators of the
+    // others alone.
     auto made = Connect(std::make_shared<NcclComms>(library_), device, *device->NewStream(), &ids_,
                         std::move(config));
     if (!made.ok()) return made.status();

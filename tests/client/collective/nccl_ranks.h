@@ -12,7 +12,7 @@
 
 namespace ballast::collective {
 
-// What a rank's process has left: what its body returned, or the signal that ended it.
+// The end of a rank's process: the value its body returned, or the signal that ended it.
 struct RankEnd {
   std::string said;
   int signal = 0;

@@ -1,5 +1,5 @@
 // NCCL as a library that is opened at run time, and ranks in 2 and 4 processes over the fake one:
-// ranks that never come, fail, are late or are killed, and what the others do then.
+// ranks that never come, fail, are late or are killed, and the reactions of the others.
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,7 +19,8 @@ using testing::Each;
 using testing::Field;
 using testing::HasSubstr;
 
-// What passes only where a rank is gone for good, and what must be enough for a busy machine.
+// A time limit that passes only where a rank is gone for good, and one that must be enough for a
+// busy machine.
 constexpr auto kShort = milliseconds(300);
 constexpr auto kLong = seconds(60);
 

@@ -1,4 +1,4 @@
-// What tests of the whole client share: a small model with its memory, and fake servers for it.
+// Shared parts of the whole client's tests: a small model with its memory, and fake servers for it.
 // Thread safety: none; one thread, the test's.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The whole client against fake servers: what it sends, what it takes, and how it fails.
+// The whole client against fake servers: its requests, its use of their answers, and its failures.
 #include "ballast/client.h"
 
 #include <gmock/gmock.h>
@@ -97,7 +97,7 @@ TEST_F(ClientTest, AnUploadIsARoundThatSendsWeightsAndTheirDigests) {
   ASSERT_EQ(*client_->Wait(std::chrono::seconds(60), &report), true);
   EXPECT_EQ(report.round, 2u);
   EXPECT_EQ(report.bytes_up, report.bytes_down);
-  EXPECT_TRUE(model_.weights == edited);  // The fake returns what it was sent.
+  EXPECT_TRUE(model_.weights == edited);  // The fake returns the pushed bytes.
   for (auto& server : servers_) {
     const v1::RoundBegin& begin = server->begins.back();
     EXPECT_TRUE(begin.upload());

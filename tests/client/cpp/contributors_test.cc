@@ -1,5 +1,5 @@
-// A trainer with reduced gradients and a home of another release: what its epoch record says of
-// contributors, by hand.
+// A trainer with reduced gradients and a home of another release: contributors in its epoch record,
+// written by hand.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -215,7 +215,7 @@ TEST_F(SurvivorTest, InTheMiddleOfTheWeightsTheyComeAgain) {
 
 TEST_F(SurvivorTest, AServerWhoseWeightsAreAllInSendsNoneAgain) {
   StartWorld(2);
-  // Behind its RoundDone comes a word that the client counts.
+  // After its RoundDone comes a message that the client counts.
   OnceComplete(&Server(0), [&] {
     Server(0).FinishRound(Server(0).stream);
     Server(0).Refuse(Server(0).stream, Server(0).frames.back().header, v1::REASON_DUPLICATE);

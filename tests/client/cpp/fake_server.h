@@ -1,6 +1,6 @@
-// A state server for the client's tests: speaks the protocol for one trainer, remembers what it was
-// sent, and misbehaves on request. Its "optimizer" returns each gradient as the new weight. What it
-// holds survives the end of its streams, and Kill.
+// A state server for the client's tests: speaks the protocol for one trainer, remembers every
+// message received, and misbehaves on request. Its "optimizer" returns each gradient as the new
+// weight. Its state survives the end of its streams, and Kill.
 // Thread safety: handlers run under the fake's lock, on gRPC's threads.
 #pragma once
 
@@ -110,7 +110,7 @@ struct FakeHooks {
   std::set<uint32_t> kept;  // extents whose gradients outlive the epoch
 };
 
-// What a fake server has seen so far. Under the fake's lock.
+// A fake server's observations so far. Under the fake's lock.
 struct FakeRecord {
   std::vector<DecodedFrame> frames;  // in order of arrival, refused ones included
   std::vector<v1::Hello> hellos;
@@ -213,7 +213,7 @@ class FakeServer : public FakeHooks, public FakeRecord {
   }
   const Layout& layout() const { return *layout_; }
 
-  // As if the server had lost what it had of these before it was durable.
+  // As if the server had lost these before they were durable.
   void ForgetInit() { initialized_.clear(); }
   void ForgetGradients(uint32_t extent) {
     taken_.erase(taken_.lower_bound({extent, 0}), taken_.lower_bound({extent + 1, 0}));
@@ -396,7 +396,7 @@ class FakeServer : public FakeHooks, public FakeRecord {
     std::string& held = weights[header.extent];
     held.resize(layout_->ExtentWireBytes(header.extent), '\0');
     const bool gradient = header.kind == FrameKind::kGradient;
-    // What is there of the round's "step" stays.
+    // Received parts of the round's "step" stay.
     if (gradient || taken_.empty()) frame.payload.CopyTo(held.data() + header.offset_bytes);
     (gradient ? taken_ : initialized_).emplace(header.extent, header.offset_bytes);
   }

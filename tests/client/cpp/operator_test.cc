@@ -1,4 +1,4 @@
-// The calls of an operator against servers that answer what a test says.
+// An operator's calls against servers with answers set by the test.
 #include "ballast/admin.h"
 
 #include <grpcpp/generic/async_generic_service.h>

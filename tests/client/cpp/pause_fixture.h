@@ -1,5 +1,5 @@
-// What tests of a durable job's client share: a job whose news are kept, and steps that go through
-// pauses.
+// Shared parts of the tests of a durable job's client: a job whose news are kept, and steps that go
+// through pauses.
 // Thread safety: none; one thread, the test's.
 #pragma once
 

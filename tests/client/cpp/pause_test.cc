@@ -1,5 +1,5 @@
-// A durable job's client against servers that go away and come back: what it sends again, what it
-// takes again, what it tells, and when it gives up.
+// A durable job's client against servers that go away and come back: the data it sends again and
+// receives again, its news, and when it gives up.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -182,7 +182,7 @@ TEST_F(PauseTest, AServerThatIsDoneDoesNotHoldUpTheStep) {
     held = stream;
     return true;
   };
-  // Server 1 breaks right behind its RoundDone, and is not ready until the step has returned. The
+  // Server 1 breaks right after its RoundDone, and is not ready until the step has returned. The
   // step continues only after the first try to reach it.
   Server(1).on_complete = [&](FakeStream* stream) {
     Server(1).on_complete = nullptr;

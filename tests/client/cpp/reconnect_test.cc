@@ -47,7 +47,7 @@ TEST(Reconnect, TriesBackOffFrom100MillisecondsToOneSecond) {
   EXPECT_EQ(reconnect.last_error(), "refused");
 }
 
-// One that reads its state is there, and a second lost at its end would be one for nothing.
+// A server that reads its state exists, and a second lost at its end would be lost for nothing.
 TEST(Reconnect, AServerThatRecoversIsAskedEvery100Milliseconds) {
   Reconnect reconnect(Limits());
   reconnect.OnLost("gone", kStart);

@@ -1,5 +1,5 @@
-// A durable job's client that takes the seat of an earlier process: attach, upload of what the
-// servers lack, weights and the round it continues in.
+// A durable job's client that takes the seat of an earlier process: attach, upload of state missing
+// at the servers, weights and the round it continues in.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -81,7 +81,7 @@ TEST_F(ResumeTest, SlotZeroUploadsWhatTheServersLackAndNothingElse) {
   EXPECT_TRUE(client_->resumed());
   EXPECT_TRUE(Server(0).frames.empty());
   EXPECT_FALSE(Server(1).frames.empty());
-  // What comes back is the first server's own, and what the second was sent.
+  // The weights that come back are the first server's own, and the ones uploaded to the second.
   size_t kept = 0;
   size_t received = 0;
   for (size_t i = 0; i < model_.weights.size(); ++i) {

@@ -1,5 +1,5 @@
 // The trainer's side of a job over a transport without threads: whole rounds, silence and returns
-// in virtual time. What servers may do to a session stands in client_test, pause_test and
+// in virtual time. Servers' possible actions on a session are tested in client_test, pause_test and
 // epoch_test.
 #include "tests/client/cpp/session_core_fixture.h"
 
@@ -82,7 +82,7 @@ TEST_F(SessionCoreTest, AServerThatRefusesTheHandshakeIsAwayBecauseOfThat) {
   EXPECT_EQ(tries.last_error(),
             "state server 1 at server:1 is gone: the server's certificate has expired");
   EXPECT_EQ(transport_.explained, 1);
-  // What was wrong is mended, and the server is away again for another reason.
+  // The first fault is mended, and the server is away again for another reason.
   transport_.explanations[kAddress] = "";
   peer_->Restart();
   ASSERT_TRUE(RunUntil([&] { return !tries.away(); }));
@@ -103,8 +103,8 @@ TEST_F(SessionCoreTest, AServerThatNeverLetsTheFirstLinkInIsNotRespondingBecause
 
 // --- Contributors -------------------------------------------------------------------------------
 
-// Slot 0 pushes what is equal everywhere, and this trainer, in slot 3, nothing, until slot 0 is
-// gone.
+// Slot 0 pushes the gradients equal everywhere, and this trainer, in slot 3, nothing, until slot 0
+// is gone.
 TEST_F(SessionCoreTest, WhatAnotherSlotPushesIsLentAndPushedInTheNextEpoch) {
   options_.slot = server_.slot = 3;
   Start(Durability::kPower, WithMembers({0, 3}));

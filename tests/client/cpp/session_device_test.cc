@@ -1,5 +1,5 @@
 // Tensors in a device's memory: rounds over the hostile device, whose work runs as late as its
-// events permit, with tensors of the host beside them. A wait that is missing is a wrong weight.
+// events permit, together with tensors of the host. A missing wait gives a wrong weight.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -143,7 +143,7 @@ class DeviceTrainer {
   Time now() const { return events_.now(); }
 
  private:
-  // What an attach does before it knows how long the servers' frames are.
+  // The steps of an attach before it knows how long the servers' frames are.
   void DigestAndFit() {
     const size_t elements = desk_->buffer_bytes() / sizeof(float);
     void* const tensor = *device_.Allocate(device::MemoryKind::kDevice, elements * sizeof(float));

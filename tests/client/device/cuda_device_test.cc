@@ -1,5 +1,5 @@
-// The real objects of client/device/cuda on a stand-in for the CUDA runtime: bits against the
-// loops on the host, launches, errors, what is given back. Then the real shared object.
+// The real objects of client/device/cuda on a stand-in for the CUDA runtime: bits against the loops
+// on the host, launches, errors, and the release of resources. Then the real shared object.
 #include "client/device/cuda_device.h"
 
 #include <dlfcn.h>

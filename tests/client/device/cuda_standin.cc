@@ -28,7 +28,7 @@ struct Handle {
 };
 
 struct State {
-  std::map<std::string, int> failures;  // by call: what it answers
+  std::map<std::string, int> failures;  // by call: its answer
   std::map<const void*, std::string> kernels;
   std::set<void*> streams, events, memory;
   std::map<const char*, std::pair<size_t, int>> ranges;  // of device memory: bytes, GPU

@@ -1,4 +1,4 @@
-// What a test asks of the stand-in for the CUDA runtime. Exported from the shared object that
+// A test's controls of the stand-in for the CUDA runtime. Exported from the shared object that
 // holds it; tests find these by name.
 #pragma once
 

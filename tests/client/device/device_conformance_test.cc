@@ -1,5 +1,5 @@
-// What every Device does: the host's, the hostile one, and CUDA's over a stand-in for the CUDA
-// runtime where nvcc is. And what only the hostile one says.
+// The behaviour of every Device: the host's, the hostile one, and CUDA's over a stand-in for the
+// CUDA runtime where nvcc exists. Also messages of the hostile one alone.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -193,8 +193,8 @@ TEST_P(DeviceConformance, RefusesATypeThatIsNone) {
 }
 
 #ifdef BALLAST_CUDA_LIBRARY
-// A shared object of this build, or the one of the GPU kit, where the build is not: what the
-// variable says, and `name` below it.
+// A shared object of this build, or the one of the GPU kit, where there is no build: `name` in the
+// folder that the variable gives.
 std::string Placed(const char* variable, const char* name, const char* built) {
   const char* kit = std::getenv(variable);
   return kit == nullptr ? built : kit + std::string(name);

@@ -1,6 +1,6 @@
-"""What the compiler made of the kernels: no spilled register, no float operation that may differ.
+"""The compiler's result for the kernels: no spilled register, no float operation that may differ.
 
-Comes from: nvcc, run over kernels.cu with the flags of the build; the PTX and what ptxas reports.
+Comes from: nvcc, run over kernels.cu with the flags of the build; the PTX and the report of ptxas.
 Goes to: ctest (cuda_kernel_gate). Needs no GPU. `--self-test` shows that each rule can fail.
 
 usage: kernel_gate.py NVCC SOURCE FLAG... | kernel_gate.py --self-test

@@ -134,7 +134,7 @@ TEST(ExecutorTest, DestroysATaskBeforeTheNextOne) {
 TEST(StrandTest, RunsTasksOneAtATimeInOrder) {
   ThreadExecutor executor("strand", 4);
   Strand strand(&executor);
-  std::vector<int> seen;  // Not locked: the strand is what protects it.
+  std::vector<int> seen;  // Not locked: the strand protects it.
   std::atomic<int> inside{0};
   for (int i = 0; i < 1000; ++i) {
     strand.Post([&, i] {
@@ -283,7 +283,7 @@ TEST(StrandTest, WhatADispatchedTaskPostsRunsAfterIt) {
 TEST(StrandTest, DispatchAndPostFromManyThreadsNeverOverlap) {
   ThreadExecutor executor("dispatch", 2);
   Strand strand(&executor);
-  int count = 0;  // Not locked: the strand is what protects it.
+  int count = 0;  // Not locked: the strand protects it.
   std::vector<std::thread> callers;
   for (int i = 0; i < 4; ++i) {
     callers.emplace_back([&, i] {

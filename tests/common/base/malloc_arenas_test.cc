@@ -1,4 +1,4 @@
-// MallocArenas: memory at the end of a thread's arena, which malloc_trim leaves behind.
+// MallocArenas: memory at the end of a thread's arena, which malloc_trim does not return.
 #include "common/base/malloc_arenas.h"
 
 #include <gtest/gtest.h>
@@ -43,7 +43,7 @@ TEST(MallocArenas, GivesTheEndOfAThreadsArenaBack) {
     const size_t before = ResidentBytes();
     {
       arenas.Note();
-      const auto pieces = Pieces();  // behind the note: nothing keeps them from the arena's end
+      const auto pieces = Pieces();  // after the note: nothing keeps them from the arena's end
       EXPECT_GT(ResidentBytes(), before + 40 * kMiB);
     }
     EXPECT_GT(ResidentBytes(), before + 40 * kMiB);

@@ -1,4 +1,4 @@
-// What a program finds that was started with descriptors 0 to 2 closed.
+// The descriptors of a program that was started with descriptors 0 to 2 closed.
 #include "common/base/standard_descriptors.h"
 
 #include <fcntl.h>
@@ -11,8 +11,8 @@
 namespace ballast {
 namespace {
 
-// What a child finds that closes the descriptors of `closed` (bit n: n) and calls the function: bit
-// n of the result: n is /dev/null; bit 3: the next file has one of the three numbers.
+// The findings of a child that closes the descriptors of `closed` (bit n: n) and calls the
+// function: bit n of the result: n is /dev/null; bit 3: the next file has one of the three numbers.
 int FoundBy(int closed) {
   const pid_t child = fork();
   if (child == 0) {

@@ -109,7 +109,7 @@ TEST(BufferPoolTest, PreparedBuffersHaveMemoryAndAreNotMoreThanTheLimit) {
   EXPECT_EQ(pool.mapped_bytes(), 6 * kMiB);
   EXPECT_EQ(pool.in_use(), 0u);
   EXPECT_GE(StatusKilobytes("VmRSS:"), resident + 5 * 1024) << "kernels before 5.14 cannot";
-  pool.Prepare(5);  // They are there.
+  pool.Prepare(5);  // They are mapped already.
   EXPECT_EQ(pool.mapped_bytes(), 6 * kMiB);
   pool.Prepare(100);
   EXPECT_EQ(pool.mapped_bytes(), 8 * kMiB);

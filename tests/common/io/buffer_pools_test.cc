@@ -1,4 +1,4 @@
-// Buffers by the bytes of what they hold.
+// Buffers by the size of their content.
 #include "common/io/buffer_pools.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// IoSchedule: what goes to the device next, and what results mean.
+// IoSchedule: the device's next operation, and the meaning of results.
 #include "common/io/io_schedule.h"
 
 #include <cerrno>

@@ -1,5 +1,5 @@
-// Tests of common/io/memory_disk.h: what a crash keeps, and the faults. What it shares with every
-// FileSystem is in file_test.cc.
+// Tests of common/io/memory_disk.h: the content after a crash, and the faults. Behaviour shared
+// with every FileSystem is tested in file_test.cc.
 #include "common/io/memory_disk.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// What is said of a slow disk, how often, and that nothing else changes.
+// The messages about a slow disk, their frequency, and that nothing else changes.
 #include "common/io/watched_files.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What a round makes of loss scale and schedule: Decide with policy states of version 2.
+// A round's effect on loss scale and schedule: Decide with policy states of version 2.
 #include <gtest/gtest.h>
 
 #include <limits>

@@ -87,7 +87,7 @@ TEST(DecideTest, NonFiniteElementsSkipAndKeepTheStepCount) {
   EXPECT_EQ(decision->policy.consecutive_skips, 1u);
 }
 
-// What becomes of a round that is not finite, by policy, limit and the skips before it.
+// The outcome of a round that is not finite, by policy, limit and the skips before it.
 TEST(DecideTest, ThePolicyAndTheLimitSayWhetherARoundIsSkippedOrHalted) {
   struct Row {
     NonfinitePolicy policy;

@@ -22,7 +22,7 @@ JobSpec Good() {
 
 TEST(JobSpecTest, AcceptsAGoodSpec) { EXPECT_TRUE(ValidateJobSpec(Good(), {}).ok()); }
 
-// What makes the good spec bad, and what the error then says.
+// Changes that make the good spec bad, and the error for each.
 struct Case {
   const char* expect;
   std::function<void(JobSpec*)> spoil;

@@ -1,4 +1,4 @@
-// Names of new tensors: what is refused, and what near it is not.
+// Names of new tensors: refused ones, and similar ones that are not.
 #include "common/job/new_names.h"
 
 #include <gmock/gmock.h>
@@ -28,8 +28,7 @@ TEST(CheckNewNames, RefusesEveryControlCharacterOfC1AndShowsItHarmless) {
 }
 
 TEST(CheckNewNames, TakesLettersWhoseBytesAreAlike) {
-  // The first behind C1, letters with bytes of 80 to 9F behind another lead, and the lead byte
-  // last.
+  // The first after C1, letters with bytes of 80 to 9F after another lead, and the lead byte last.
   for (const char* good :
        {"\u00a0", "\u00c0\u00df", "\u4f60\u597d", "\u0416", "\U0001F600", "\xC2"}) {
     EXPECT_TRUE(Check(good, {good}).ok()) << good;

@@ -24,7 +24,7 @@ namespace {
 
 constexpr uint32_t kRefused = 0xFFFFFFFFu;
 
-// The name=value pairs of a line. A list has a comma behind every value. A name that a line lacks
+// The name=value pairs of a line. A list has a comma after every value. A name that a line lacks
 // ends the program.
 class Arguments {
  public:

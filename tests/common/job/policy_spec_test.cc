@@ -1,4 +1,4 @@
-// The policy of a job: what is refused, by name, and how two jobs' policies differ.
+// The policy of a job: the refusals, by name, and how two jobs' policies differ.
 #include "common/job/policy_spec.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
-// What the groups of a job step with: own hyper-parameters, and what a schedule makes of them.
+// The rates of a job's groups in a step: own hyper-parameters, and the effect of a schedule on
+// them.
 #include "common/job/round_rates.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Schedules by name: every argument there and back, and what is refused.
+// Schedules by name: every argument there and back, and the refusals.
 #include "common/policy/schedule_arguments.h"
 
 #include <gtest/gtest.h>

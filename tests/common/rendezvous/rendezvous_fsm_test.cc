@@ -426,7 +426,7 @@ TEST_F(RendezvousTest, TheRollCallSaysWhichSeatsHaveANewProcess) {
   next.ranks[1].incarnation = 7;
   GoTo(next);
   next.number = kEpoch + 2;
-  GoTo(next);  // It stays what it is.
+  GoTo(next);  // Its number stays the same.
   Call call = Of(Act::kRollCall, 0);
   call.epoch = kEpoch + 2;
   const Reply reply = *answers_.at(Do(call));

@@ -1,5 +1,5 @@
-// What the tests of common/safetensors share: files made by hand.
-// Comes from: the tests beside it. Goes to: MemoryDisk. Thread safety: pure functions.
+// Shared parts of common/safetensors' tests: files made by hand.
+// Comes from: the tests in this folder. Goes to: MemoryDisk. Thread safety: pure functions.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Events of JSON text, and what is refused as none.
+// Events of JSON text, and the texts refused as no JSON.
 #include "common/safetensors/json_visitor.h"
 
 #include <gmock/gmock.h>

@@ -59,7 +59,7 @@ std::string Filled(const std::string& begin, const std::string& end,
   return json + end;
 }
 
-// The most memory that `work` held at a time, above what was there before.
+// The most memory that `work` held at a time, above the amount held before.
 size_t PeakBytes(const std::function<void()>& work) {
   const size_t before = bytes_now;
   bytes_peak = before;

@@ -185,7 +185,7 @@ TEST_F(SafetensorsWriterTest, AFullDiskMidwayLeavesTheOldFileAndNothingElse) {
     ASSERT_TRUE(WriteText(writer->get(), 0, 0, "abcd").ok());
     disk_.Fail(Operation::kWrite, 1, ENOSPC);
     EXPECT_EQ(WriteText(writer->get(), 2, 0, "EFGH").code(), absl::StatusCode::kResourceExhausted);
-    // What is on the disk is not known any more.
+    // The content of the disk is not known any more.
     EXPECT_TRUE(WriteText(writer->get(), 2, 0, "EFGH").ok());
     EXPECT_EQ((*writer)->Finish().code(), absl::StatusCode::kFailedPrecondition);
   }
@@ -312,7 +312,7 @@ class StepFiles : public ForwardingFiles {
 };
 
 // Exports over an old file and loses power before step number `crash_at` (from 0). Returns whether
-// the export had said that all is well, and what is at kPath afterwards.
+// the export had reported success, and the content of kPath afterwards.
 std::pair<bool, std::string> ContentAfterPowerLoss(int crash_at, const MemoryDisk::Random& random) {
   MemoryDisk disk;
   EXPECT_TRUE(disk.MakeDirectory("out").ok());
@@ -387,7 +387,7 @@ TEST(SafetensorsWriterSteps, LargePartsGoPastThePageCacheButForTheirEnds) {
       static_cast<char*>(std::aligned_alloc(kPageBytes, 26 * kPageBytes)), std::free);
   for (size_t i = 0; i < 26 * kPageBytes; ++i) memory.get()[i] = static_cast<char>(i * 7);
   steps.clear();
-  // Byte 5 of the tensor lies 5 bytes behind a page of the file; so does the memory.
+  // Byte 5 of the tensor lies 5 bytes after the start of a page of the file; so does the memory.
   ASSERT_TRUE((*writer)->WriteAt(0, 0, {ConstBytes{memory.get(), 5}}).ok());
   ASSERT_TRUE((*writer)->WriteAt(0, 5, {ConstBytes{memory.get() + 5, kBytes}}).ok());
   EXPECT_THAT(steps, ElementsAre("write 5", "write 4091", "write 94208 pages", "write 1701"));

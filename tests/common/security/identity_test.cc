@@ -1,4 +1,4 @@
-// Identities: what is read, what is refused, and that an identity has one spelling.
+// Identities: accepted texts, refused ones, and that an identity has one spelling.
 #include "common/security/identity.h"
 
 #include <random>

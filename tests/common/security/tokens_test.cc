@@ -1,4 +1,4 @@
-// The token file: which tokens it knows, and what is at fault in it, by line and column.
+// The token file: the tokens it knows, and its faults by line and column.
 #include "common/security/tokens.h"
 
 #include "absl/strings/escaping.h"

@@ -1,4 +1,4 @@
-// Verdicts over certificates: what is accepted, and what the refusal of each mistake names.
+// Verdicts over certificates: the accepted ones, and the words of each mistake's refusal.
 #include "common/tls/certificate.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
-// Certificates for tests, made in memory in microseconds: an authority that signs what it is asked
-// for, also what no authority should sign.
+// Certificates for tests, made in memory in microseconds: an authority that signs every request,
+// even ones that no authority should sign.
 // Comes from: tests. Goes to: OpenSSL. Thread safety: thread-compatible.
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace ballast {
 
-// What a test's certificates say, seconds since 1970. They are valid around the real time, too.
+// The time in a test's certificates, seconds since 1970. They are valid around the real time, too.
 struct CertificateWish {
   std::string name = "server-0";
   std::vector<std::string> uris = {"spiffe://ballast/server/0"};

@@ -1,4 +1,4 @@
-// The private directory: whole sets only, old ones removed, nothing left behind.
+// The private directory: whole sets only, old ones removed, nothing left over.
 #include "common/tls/staged_files.h"
 
 #include <gtest/gtest.h>

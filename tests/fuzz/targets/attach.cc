@@ -1,4 +1,4 @@
-// Target attach: what a trainer asks a home for, down to the job's layout. A specification that is
+// Target attach: a trainer's requests to a home, down to the job's layout. A specification that is
 // taken has as many elements as its shapes say, its extents hold each of them once, and its message
 // can be written and read again.
 #include <algorithm>

@@ -137,7 +137,7 @@ void RunQuotas(absl::string_view text) {
   BALLAST_CHECK(again->tenants == table->tenants);
   for (const auto& [tenant, row] : table->tenants) {
     BALLAST_CHECK(ValidateName("tenant", tenant).ok() && table->Of(tenant) == row);
-    // What the default row limits, it limits for a row that says nothing of it.
+    // Limits of the default row hold for a row that does not mention them.
     const auto bare = config::ParseQuotas(
         absl::StrCat("tenants: {", tenant, ": {}}\ndefault: ", RowText(row)), "quotas");
     BALLAST_CHECK(bare.ok() && bare->Of(tenant) == row);

@@ -1,6 +1,6 @@
-// Target config: ballastd's configuration as YAML and as JSON, the peers file, and variables. What
-// is taken keeps every rule, and loads again from what is printed; a refusal names a place in the
-// text. What the JSON reader takes is JSON by another parser, too.
+// Target config: ballastd's configuration as YAML and as JSON, the peers file, and variables. An
+// accepted configuration keeps every rule, and loads again from its printed form; a refusal names a
+// place in the text. JSON accepted by the JSON reader is JSON by another parser, too.
 #include <algorithm>
 #include <map>
 #include <string>
@@ -54,7 +54,7 @@ constexpr char kJsonSeed[] =
 constexpr char kPeersSeed[] =
     R"({"peers": [{"id": 0, "address": "127.0.0.1:7000"}, {"id": 10, "address": "b:1"}]})";
 
-// "<name>:<line>:<column>: ..." is a place in the text, or right behind a line or the text.
+// "<name>:<line>:<column>: ..." is a place in the text, or right after a line or the text.
 void CheckPlace(absl::string_view line, absl::string_view name, absl::string_view text) {
   if (!absl::ConsumePrefix(&line, absl::StrCat(name, ":"))) return;
   const std::vector<absl::string_view> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));

@@ -1,6 +1,6 @@
 // Target frame: messages of the Data stream, of clients and of servers, through the frame codec.
-// What the hand-written reader takes as a frame, it writes the same, and stock protobuf reads the
-// same from it.
+// The hand-written reader's frames are written the same, and stock protobuf reads the same from
+// them.
 #include <cstdint>
 #include <cstring>
 #include <utility>

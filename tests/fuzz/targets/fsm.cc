@@ -1,7 +1,7 @@
 // Target fsm: two round machines of a job and its trainers, driven by a schedule. Each two bytes
-// are a step: what happens, and to which server and slot. Steps that keep the protocol, in any
-// order and as often as the schedule says, never make the servers disagree; frames, beginnings and
-// votes that do not keep it are answered.
+// are a step: its kind, and its server and slot. Steps that keep the protocol, in any order and as
+// often as the schedule says, never make the servers disagree; frames, beginnings and votes that do
+// not keep it are answered.
 //   input := configuration u8 (step u8, argument u8)*
 #include <algorithm>
 #include <cstdint>
@@ -167,7 +167,7 @@ class World {
                        [this](const auto& other) { return other->fsm().round() >= fsm().round(); });
   }
 
-  // What a slot has in a round depends on nothing else, so that it is the same at all servers.
+  // A slot's data in a round depends on nothing else, so that it is the same at all servers.
   RoundBegin BeginOf(uint32_t slot) const {
     const uint64_t round = fsm().round();
     RoundBegin begin = server::testing::BeginOf(fsm().plan(), round);
@@ -413,7 +413,7 @@ class Fsm : public FuzzTarget {
   static void ChangeStep(std::string* input, FuzzRandom* random) {
     const size_t steps = (input->size() - 1) / 2;
     const size_t at = 1 + 2 * random->Below(steps);
-    // Those behind kLeft end a job, or servers' agreement, and are chosen less often.
+    // Those after kLeft end a job, or servers' agreement, and are chosen less often.
     const uint64_t known = random->OneIn(6) ? uint64_t{kSteps} : uint64_t{kLeft};
     const auto step = static_cast<char>(random->Below(known));
     switch (random->Below(6)) {

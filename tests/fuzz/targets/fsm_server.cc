@@ -233,7 +233,7 @@ void FsmServer::Begin(Due due) {
   due_ = due;
 }
 
-// A round is decided behind the votes of all servers, alike on each of them and at each try.
+// A round is decided after the votes of all servers, alike on each of them and at each try.
 void FsmServer::CheckDecision(const Decision& decision) {
   decided_ = true;
   const uint64_t round = prepared_->round;
@@ -272,7 +272,7 @@ std::vector<RunSquares> FsmServer::Squares() const {
   return squares;
 }
 
-// What others may ask at any time.
+// Others' questions, allowed at any time.
 void FsmServer::Look() const {
   server::JobStatus status;
   fsm_->FillStatus(&status);

@@ -47,13 +47,13 @@ class FsmServer {
   void FinishMeasure();
   void FinishStep();
 
-  // The process dies, and another one continues with what was flushed.
+  // The process dies, and another one continues with the flushed data.
   void Restart();
   // Goes over to the epoch of `plan` if the rounds before it are over and no worker is busy.
   void Adopt(const server::JobPlan& plan);
 
  private:
-  // What waits to be finished.
+  // Work that waits to be finished.
   enum class Due : uint8_t { kNone, kPrepare, kRatios, kMeasure, kStep };
 
   void Take(const server::Effects& effects);

@@ -1,6 +1,7 @@
-// Target job_file: job.ballast, a snapshot's manifest. What is taken is written the same, and its
-// records are of the round before. Each input is read in three ways: as a file; as what stands in
-// one between head and checksum, which no fuzzer guesses; as each of the two records in it.
+// Target job_file: job.ballast, a snapshot's manifest. Accepted records are written the same, and
+// belong to the round before the manifest's. Each input is read in three ways: as a file; as the
+// content of one between head and checksum, which no fuzzer guesses; as each of the two records in
+// it.
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -38,7 +39,7 @@ SnapshotManifest GoodManifest() {
   return manifest;
 }
 
-// What stands between head and checksum.
+// The content between head and checksum.
 std::string BodyOf(const std::string& file) {
   return file.substr(kHeadBytes, file.size() - kHeadBytes - kTailBytes);
 }

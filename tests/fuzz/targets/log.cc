@@ -1,6 +1,6 @@
 // Target log: the gradient log as a restarted server opens it, with header pages whose checksums
-// are right whatever stands in them. A page that is taken is written the same; what a log says is
-// the same when it is opened twice; and a log that opens takes further rounds and keeps them.
+// are right for any content. An accepted page is written the same; a log's answers are the same
+// when it is opened twice; and a log that opens takes further rounds and keeps them.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -48,7 +48,7 @@ std::vector<std::string> Paths() {
   return paths;
 }
 
-// The checksum of what stands behind the header at `at`, as far as it is in the file.
+// The checksum of the payload after the header at `at`, as far as it is in the file.
 uint32_t PayloadCrc(const std::string& file, size_t at) {
   const uint64_t room = file.size() - at - kPageBytes;
   const auto bytes = std::min(server::LoadNumber<uint64_t>(&file[at + kPayloadBytes]), room);
@@ -132,7 +132,7 @@ void ReadAll(GradientLog* log) {
   }
 }
 
-// A round behind all others, which must be there when the log is opened again.
+// A round after all others, which must be found when the log is opened again.
 void Continue(MemoryDisk* disk, std::unique_ptr<GradientLog> log) {
   uint64_t round = 1;
   if (!log->rounds().empty()) round = log->rounds().rbegin()->first + 2;
@@ -172,7 +172,7 @@ class Log : public FuzzTarget {
     const std::string said = server::Describe((*log)->rounds());
     log = Open(&disk);
     BALLAST_CHECK(log.ok() && server::Describe((*log)->rounds()) == said);
-    // What stands in a file that counts as never used is met when it is used.
+    // Content in a file that counts as never used is met when it is used.
     if (!newer && !UnusedHolds(files)) Continue(&disk, *std::move(log));
   }
 

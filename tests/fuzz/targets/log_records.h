@@ -1,5 +1,5 @@
 // Good records of the log, for the targets that begin from them.
-// Comes from: the targets beside it. Goes to: nothing. Thread safety: pure functions.
+// Comes from: the targets in this folder. Goes to: nothing. Thread safety: pure functions.
 #pragma once
 
 #include "server/durability/records.h"

@@ -1,6 +1,6 @@
-// Files of pages, short enough to be inputs: only what stands at the beginning of pages is in them.
-// Checksums are formed when the files are made, so that changed pages are read further than to
-// their checksum.
+// Files of pages, short enough to be inputs: they contain only the beginnings of pages. Checksums
+// are formed when the files are made, so that changed pages are read further than to their
+// checksum.
 //   input := item*;  item := file u8 | page u8 | flags u8 | length u16 | bytes
 // Comes from: the targets log and slots. Goes to: MemoryDisk. Thread safety: pure functions.
 #pragma once
@@ -31,9 +31,9 @@ std::string JoinItems(const std::vector<PageItem>& items);
 // One to four changes: of numbers in an item, of where it stands, of items as a whole.
 std::string MutateItems(const std::string& input, FuzzRandom* random);
 
-// What stands in these files of `disk`: an item for each page that is not zeros. Of a page that
-// begins with "BALL", a header, the first `header_bytes` alone, and all its checksums are formed
-// anew.
+// The content of these files of `disk`: an item for each page that is not zeros. Of a page that
+// begins with "BALL", a header, the first `header_bytes` alone, and all its checksums are computed
+// again.
 std::vector<PageItem> ItemsOf(MemoryDisk* disk, const std::vector<std::string>& paths,
                               size_t header_bytes);
 

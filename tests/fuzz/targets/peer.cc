@@ -1,6 +1,6 @@
-// Target peer: what servers send each other, and RoundBegin, into the types of the round room. A
-// plan that is taken holds together by rules that are written here a second time, and a round
-// machine can be made of it; what is taken can be written and read again.
+// Target peer: messages between servers, and RoundBegin, into the types of the round room. An
+// accepted plan holds together by rules that are written here a second time, and a round machine
+// can be made of it; accepted messages can be written and read again.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Target records: the records of the gradient log (votes, decisions, ratios) and the values of the
-// metadata store, down to a job's plan. What is taken is written again as the same bytes.
+// metadata store, down to a job's plan. Accepted records are written again as the same bytes.
 #include <cstdint>
 #include <cstring>
 #include <string>

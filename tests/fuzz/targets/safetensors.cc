@@ -1,6 +1,6 @@
-// Target safetensors: files, headers and indexes. What is taken survives a round trip, and a tensor
-// has as many bytes as its shape says by other arithmetic. Each input is read in three ways: as a
-// file; as a header whose first 8 bytes say how much data there is; as an index.
+// Target safetensors: files, headers and indexes. Accepted files survive a round trip, and a
+// tensor's bytes are as many as its shape gives by other arithmetic. Each input is read in three
+// ways: as a file; as a header whose first 8 bytes give the size of the data; as an index.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -67,7 +67,7 @@ void CheckSame(const SafetensorsHeader& a, const SafetensorsHeader& b) {
   for (size_t i = 0; i < a.tensors.size(); ++i) BALLAST_CHECK(Same(a.tensors[i], b.tensors[i]));
 }
 
-// What was parsed is encoded, parsed to the same, and encoded to the same bytes again.
+// The parsed header is encoded, parsed to the same, and encoded to the same bytes again.
 void RoundTrip(const SafetensorsHeader& header, uint64_t data_bytes) {
   for (const TensorEntry& tensor : header.tensors) CheckBytes(tensor);
   const auto head = EncodeSafetensorsHeader(header.tensors, header.metadata, {});

@@ -114,8 +114,7 @@ uint64_t Readable(ImageFile* images, const ImageShape& shape) {
   return 0;
 }
 
-// Writes an image newer than those that are there, which must be there when the file is opened
-// again.
+// Writes an image newer than the existing ones, which must be found when the file is opened again.
 void Continue(MemoryDisk* disk, std::unique_ptr<ImageFile> images) {
   std::vector<uint64_t> written;
   for (const ImageShape& shape : Shapes()) {

@@ -1,5 +1,5 @@
 // A good job, as a message, for the targets that begin from one.
-// Comes from: the targets beside it. Goes to: nothing. Thread safety: pure functions.
+// Comes from: the targets in this folder. Goes to: nothing. Thread safety: pure functions.
 #pragma once
 
 #include "ballast/v1/control.pb.h"

@@ -44,7 +44,7 @@ bool KernelHas(const char* name) {
   return has;
 }
 
-// Shuts the queue down, and takes what is in it.
+// Shuts the queue down, and takes its content.
 void Drain(grpc::CompletionQueue* queue) {
   queue->Shutdown();
   void* tag = nullptr;

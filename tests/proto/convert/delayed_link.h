@@ -1,6 +1,6 @@
-// A network with a latency, for tests of what a connection keeps under way: it passes TCP
-// connections on to another port of loopback and holds each byte for a while, in both directions,
-// without a limit on how many it holds.
+// A network with a latency, for tests of a connection's data in flight: it passes TCP connections
+// on to another port of loopback and delays each byte, in both directions, without a limit on the
+// number of delayed bytes.
 // Comes from: channel_test.cc. Goes to: sockets of loopback. Thread safety: greatest_bytes() from
 // any thread; the rest from the owner's.
 #pragma once

@@ -1,4 +1,4 @@
-// Real TLS connections of gRPC: which ends come together, what a client says when they do not, and
+// Real TLS connections of gRPC: the ends that connect, a client's message when they do not, and
 // files that are replaced while a server runs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// ScanWire against protobuf itself: what it lets through is parsed within its estimate, and what it
-// refuses costs nothing.
+// ScanWire against protobuf itself: accepted messages are parsed within its estimate, and refused
+// ones cost nothing.
 #include "proto/convert/wire_scan.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// Loss scale and schedule at the client: what it asks for, what it sends, and what it refuses.
+// Loss scale and schedule at the client: its requests, the values it sends, and its refusals.
 #include "tests/client/cpp/client_fixture.h"
 
 namespace ballast::client {

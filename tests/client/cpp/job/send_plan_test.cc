@@ -130,7 +130,7 @@ TEST(SendPlan, AnotherStreamBeginsWithFullCreditAndNothingToSend) {
   EXPECT_EQ(plan.sent_bytes(), 0u);
   plan.Resume(1, kOrder, {}, {});
   EXPECT_EQ(Take(&plan).size(), 2u);
-  // What the old stream said of bytes and of the window holds no more.
+  // The old stream's byte counts and window hold no more.
   plan.OnAck(128, 1, 0);
   EXPECT_EQ(Take(&plan).size(), 1u);
 }

@@ -1,5 +1,5 @@
-// What a test of links needs around a transport: its lock, a server that the test plays, and a way
-// to let events happen. Comes from: each transport's test. Goes to: link_conformance.h. Thread
+// The surroundings of a transport in a test of links: its lock, a server that the test plays, and a
+// way to let events happen. Comes from: each transport's test. Goes to: link_conformance.h. Thread
 // safety: as the classes say.
 #pragma once
 
@@ -19,13 +19,13 @@ class LinkPeer {
  public:
   virtual ~LinkPeer() = default;
   virtual std::string address() const = 0;
-  // Sends a message on the newest link; ends it. What was sent before arrives before the end.
+  // Sends a message on the newest link; ends it. Messages sent before arrive before the end.
   virtual void Send(const std::string& message) = 0;
   virtual void End(const absl::Status& status) = 0;
   // Bytes of the messages that came in over all links, oldest first; ends of the client's side.
   virtual std::vector<std::string> received() = 0;
   virtual int half_closes() = 0;
-  // What it answers to every call: bytes, or an error. Without one it never answers.
+  // Sets its answer to every call: bytes, or an error. Without one it never answers.
   virtual void AnswerCalls(absl::StatusOr<std::string> answer) = 0;
   // Nothing listens at the address any more; something does again.
   virtual void Stop() = 0;

@@ -1,4 +1,4 @@
-// What every transport of the client does, as one suite over the interface of
+// The behaviour of every transport of the client, as one suite over the interface of
 // client/cpp/transport/link.h. A transport instantiates it with a LinkBench: the transport, and a
 // server that the test plays. Thread safety: callbacks run under the bench's lock; the test's
 // thread takes it as a session would.
@@ -25,7 +25,7 @@
 
 namespace ballast::client {
 
-// Sends what the test has queued, and records what arrives.
+// Sends the messages queued by the test, and records arrivals.
 class RecordingHandler : public LinkHandler {
  public:
   void OnMessage(const Payload& message) override {

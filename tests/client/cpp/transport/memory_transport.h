@@ -24,7 +24,7 @@
 
 namespace ballast::client {
 
-// Virtual time, and what happens in it.
+// Virtual time, and its events.
 class EventQueue {
  public:
   Time now() const { return now_; }
@@ -168,7 +168,8 @@ class MemoryTransport final : public Transport {
  public:
   explicit MemoryTransport(EventQueue* events) : events_(events) {}
 
-  std::map<std::string, std::string> explanations;  // by address: what a handshake says there
+  std::map<std::string, std::string> explanations;  // by address: the server's explanation in a
+                                                    // handshake
   int explained = 0;                                // questions so far
 
   // Makes a server that listens at `address`.
@@ -215,7 +216,7 @@ class MemoryTransport final : public Transport {
     return std::make_unique<VirtualTimer>(events_, std::move(fire));
   }
   uint64_t copied_bytes() const override { return 0; }
-  bool AwaitEnded(Time) override { return true; }  // what is dropped ends at once
+  bool AwaitEnded(Time) override { return true; }  // dropped links end at once
 
  private:
   class Handle final : public Link {

@@ -1,5 +1,5 @@
-// The transport without threads keeps the conformance of links, so that what it shows of a session
-// holds over gRPC too.
+// The transport without threads keeps the conformance of links, so that its results for a session
+// hold over gRPC too.
 #include "tests/client/cpp/transport/memory_transport.h"
 
 #include <gtest/gtest.h>
