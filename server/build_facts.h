@@ -5,8 +5,8 @@
 
 namespace ballast::server {
 
-// The commit, 40 hexadecimal digits, or what BALLAST_REVISION was when cmake ran; empty where
-// neither is known. A tree with changes has the revision that it was changed from.
+// The commit as 40 hexadecimal digits, or the value of BALLAST_REVISION when cmake ran; empty if
+// neither is known. A modified tree has the revision of the commit it is based on.
 const char* Revision();
 
 }  // namespace ballast::server

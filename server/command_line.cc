@@ -44,7 +44,7 @@ variables over the file. BALLAST_TIME_SCALE=4 stretches every time of failure de
 
 namespace {
 
-// Of a flag that is cut short: "--" and a letter say nothing.
+// For abbreviated flags: "--" and one letter are too ambiguous for a suggestion.
 constexpr size_t kMinPrefixBytes = 4;
 constexpr std::chrono::milliseconds kPauseMin(1);
 constexpr std::chrono::minutes kPauseMax(5);
@@ -62,9 +62,9 @@ const std::map<std::string, std::string>& FieldFlags() {
   return *flags;
 }
 
-// What `flag` may have been meant for: a flag that is spelt nearly so, else one that begins so,
-// else the field of the configuration that is called so, which has no flag of its own. "" when
-// nothing is.
+// The likely intended spelling of `flag`: a known flag with a similar spelling, else one with
+// `flag` as its prefix, else the configuration field of that name, which has no flag of its own. ""
+// if nothing matches.
 std::string Meant(const std::string& flag, const std::vector<std::string>& known) {
   if (const std::string near = DidYouMean(flag, known); !near.empty()) return near;
   for (const std::string& name : known) {
@@ -91,7 +91,7 @@ absl::Status UnknownFlag(const std::string& flag) {
       "; ballastd --help lists them"));
 }
 
-// A flag without a value; false when it is none of these.
+// Sets a flag without a value; false for any other flag.
 bool SetSwitch(const std::string& flag, CommandLine* line) {
   const std::map<std::string, bool*> switches = {
       {"--help", &line->help},

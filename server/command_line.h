@@ -22,13 +22,13 @@ struct CommandLine {
   bool dev = false;
   std::string ready_file;
   double time_scale = 1;
-  int pause_ms = 0;  // above 0: waits for that time and ends
+  int pause_ms = 0;  // above 0: waits for that time and exits
 };
 
 extern const char kUsage[];
 
-// Reads the arguments after the program's name, and BALLAST_* of `environment`. Errors:
-// INVALID_ARGUMENT naming the flag, with a suggestion where one is near.
+// Parses the arguments after the program's name and the BALLAST_* variables of `environment`.
+// Errors: INVALID_ARGUMENT naming the flag, with a suggestion if a similar one exists.
 absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments,
                                              const std::map<std::string, std::string>& environment);
 

@@ -21,7 +21,8 @@ bool Reachable(const std::weak_ptr<PeerClient>& peers, uint32_t id) {
   return false;
 }
 
-// ballast_worker_busy_seconds_total and ballast_workers. `workers` outlives the last scrape.
+// Adds ballast_worker_busy_seconds_total and ballast_workers. `workers` must outlive the last
+// scrape.
 void AddWorkerMetrics(MetricRegistry* registry, const ThreadWorkerPool* workers) {
   registry->AddCallback("ballast_worker_busy_seconds_total", {}, [workers] {
     return std::chrono::duration<double>(workers->busy()).count();
@@ -35,8 +36,8 @@ bool IsWithin(const std::string& directory, absl::string_view path) {
          (path.empty() || path.front() == '/');
 }
 
-// Whether a call for `path` is one for a disk of snapshots and exports: without directories of
-// their own they are on the disk of the jobs.
+// Whether a call for `path` goes to a disk of snapshots and exports. Without directories of their
+// own they share the disk of the jobs.
 bool IsForSnapshots(const config::v1::Storage& storage, const std::string& path) {
   return IsWithin(storage.snapshot_dir(), path) || IsWithin(storage.export_dir(), path);
 }

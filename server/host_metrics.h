@@ -1,7 +1,6 @@
-// Metrics that are read where they are when Prometheus asks: workers, peers and the cluster's name;
-// and the watch over the disks.
-// Comes from: server.cc. Goes to: MetricRegistry. Thread safety: stateless functions; what they add
-// is read by the threads that serve /metrics, and takes no disk or network.
+// Metrics read at scrape time (workers, peers and the cluster's name) and the disk watch.
+// Comes from: server.cc. Goes to: MetricRegistry. Thread safety: stateless functions; the added
+// series are read by the threads that serve /metrics, and touch no disk or network.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +16,15 @@
 
 namespace ballast::server {
 
-// The name of the cluster, what memory is explained, how many jobs may be, and everything below of
-// `config`'s directories and `workers`. `calls`: what their disks have not ended yet. `metrics`
-// outlives the watch, and `config` and `workers` the last scrape.
+// Adds the cluster's name, the explained memory, the limit of jobs, and all metrics below for
+// `config`'s directories and `workers`. `calls`: unfinished calls to their disks. `metrics` must
+// outlive the watch, and `config` and `workers` the last scrape.
 std::unique_ptr<DiskWatch> AddHostMetrics(ServerMetrics* metrics,
                                           const config::v1::ServerConfig& config,
                                           const ThreadWorkerPool* workers,
                                           std::shared_ptr<const CallsUnderWay> calls);
 
-// ballast_peer_reachable of each other server of `link`, and ballast_cluster_problems.
+// Adds ballast_peer_reachable for each other server of `link`, and ballast_cluster_problems.
 void AddPeerMetrics(MetricRegistry* registry, const PeerLinkConfig& link,
                     const std::shared_ptr<PeerClient>& peers);
 

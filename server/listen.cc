@@ -16,7 +16,7 @@
 namespace ballast::server {
 namespace {
 
-// What becomes the file when it is whole.
+// The temporary file, renamed to `path` once complete.
 std::string Unfinished(const std::string& path) { return absl::StrCat(path, ".", getpid()); }
 
 }  // namespace
@@ -62,7 +62,7 @@ absl::Status CheckReadyFile(const std::string& path) {
 absl::Status WriteReadyFile(const std::string& path, const ReadyInfo& info) {
   const std::string next = Unfinished(path);
   std::ofstream file(next, std::ios::trunc);
-  // Addresses have been parsed: nothing in them needs escaping.
+  // Addresses have been parsed: none of them needs escaping.
   file << "{\"id\": " << info.id << ", \"address\": \"" << info.address << "\", \"admin\": \""
        << info.admin << "\", \"pid\": " << getpid() << "}\n";
   file.close();

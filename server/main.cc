@@ -1,8 +1,8 @@
-// ballastd: one state server as a process. Reads its command line, runs a Server until SIGTERM or
-// SIGINT, and says so in its exit code. SIGHUP: with --config it reads again what takes
-// effect without a restart; without, it ends the server, as the end of a terminal does. Exit codes:
-// 0 ended as asked, 1 failed, 2 wrong usage or configuration, 3 a disk refused a write or is
-// read-only (start it again), 4 the data directory lacks something (mend it first). Comes from: the
+// ballastd: one state server as a process. Parses its command line, runs a Server until SIGTERM or
+// SIGINT, and reports the outcome as its exit code. SIGHUP: with --config it reloads the settings
+// that need no restart; without, it ends the server, as closing a terminal does. Exit codes: 0
+// ended as asked, 1 failed, 2 wrong usage or configuration, 3 a disk refused a write or is
+// read-only (start it again), 4 the data directory is incomplete (repair it first). Comes from: the
 // operator, ballast-run. Goes to: Server. Thread safety: the main thread.
 #include <signal.h>
 #include <sys/stat.h>
@@ -49,10 +49,10 @@ namespace {
 constexpr int kUsageError = 2;
 constexpr int kStorageError = 3;
 constexpr int kStateLost = 4;
-// How often the peers file is looked for, and how often we say that it is missing.
+// How often the peers file is polled, and how often the log says that it is missing.
 constexpr int kPollMs = 100;
 constexpr int kSayEveryPolls = 50;
-// How often the watch for signals looks whether the server has started.
+// How often the signal watcher checks whether the server has started.
 constexpr int kStartPollMs = 10;
 constexpr int kStartGracePolls = 50;
 
@@ -64,8 +64,8 @@ int Fail(const absl::Status& status, int code) {
   return code;
 }
 
-// As Fail, of a server that has read its configuration: where its log is JSON, so are its last
-// words, as one record.
+// As Fail, after the configuration has been read: with a JSON log, the last words are one JSON
+// record, too.
 int FailStart(const absl::Status& status, const config::v1::Log& log, int code) {
   if (log.format() != config::v1::LOG_FORMAT_JSON) return Fail(status, code);
   BALLAST_LOG(ERROR, LogField("exit_code", code))
@@ -74,14 +74,14 @@ int FailStart(const absl::Status& status, const config::v1::Log& log, int code) 
   return code;
 }
 
-// What the end of a server needs of its configuration.
+// The part of the configuration needed when the server ends.
 struct Configured {
   bool valid = false;
   std::string data_dir;
   config::v1::Log log;
 };
 
-// The code of a server that did not start.
+// The exit code for a server that did not start.
 int CodeOf(const absl::Status& status, const Configured& configured) {
   if (!configured.valid) return kUsageError;
   if (absl::IsDataLoss(status)) return kStateLost;
@@ -89,14 +89,14 @@ int CodeOf(const absl::Status& status, const Configured& configured) {
                                                                                  : 1;
 }
 
-// Under nohup SIGHUP is ignored: the server is meant to outlive the terminal.
+// nohup ignores SIGHUP: the server is meant to outlive the terminal.
 bool HangupIsIgnored() {
   struct sigaction action = {};
   sigaction(SIGHUP, nullptr, &action);
   return action.sa_handler == SIG_IGN;
 }
 
-// The signals that this program takes from a queue and not by a handler.
+// The signals that this program takes from a queue instead of a handler.
 sigset_t OwnSignals() {
   sigset_t set;
   sigemptyset(&set);
@@ -106,14 +106,14 @@ sigset_t OwnSignals() {
   return set;
 }
 
-// With a file to read again, SIGHUP is a request to do so, also under nohup.
+// With a file to reload, SIGHUP is a request to do so, even under nohup.
 void TakeHangup() {
   signal(SIGHUP, SIG_DFL);
   const sigset_t set = OwnSignals();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
 }
 
-// From now on the next signal ends the process on the spot, but for a hangup that `hangup_reloads`.
+// From now on the next signal ends the process immediately, except a hangup that `hangup_reloads`.
 void EndAtNextSignal(bool hangup_reloads) {
   sigset_t set = OwnSignals();
   if (hangup_reloads) sigdelset(&set, SIGHUP);
@@ -133,9 +133,9 @@ int WaitForSignal(int timeout_ms) {
   return signal > 0 ? signal : 0;
 }
 
-// While it lives, a signal ends the process soon: a start that replays takes as long as its log
-// is long, and changes nothing that the end of the process would harm. A hangup that
-// `hangup_reloads` waits until the server has started.
+// During its lifetime a signal ends the process soon: a start that replays may take long (in
+// proportion to its log), and is safe to interrupt. A hangup that `hangup_reloads` waits until the
+// server has started.
 class EndWhileStarting {
  public:
   explicit EndWhileStarting(bool hangup_reloads) {
@@ -159,7 +159,7 @@ class EndWhileStarting {
   EndWhileStarting& operator=(const EndWhileStarting&) = delete;
 
  private:
-  // A start that is about to be over ends as a server does; so the signal is given back.
+  // Re-raises the signal if the start is nearly over, so that the server ends in the usual way.
   void End(int signal) {
     for (int polls = 0; polls < kStartGracePolls && !started_; ++polls) {
       if (WaitForSignal(kStartPollMs) != 0) break;
@@ -173,12 +173,12 @@ class EndWhileStarting {
   }
 
   std::atomic<bool> started_{false};
-  bool hangup_ = false;  // of the executor's thread until it has ended
+  bool hangup_ = false;  // owned by the executor's thread until it has ended
   ThreadExecutor executor_{"signals", 1};
 };
 
-// Weights and records are for this user and its group, also where no mask was set. A stricter one
-// stays.
+// Restricts weights and records to this user and its group, even if no mask was set. A stricter
+// mask is kept.
 void KeepFilesFromOthers() {
   constexpr mode_t kOthers = 0027;
   umask(umask(0077) | kOthers);
@@ -201,7 +201,7 @@ void ApplyLog(const config::v1::Log& log) {
                                                                 : LogSeverity::kInfo);
 }
 
-// Removes what killed servers of --dev have left behind beside the data of this one.
+// Removes the data directories of killed --dev servers next to this one's.
 void RemoveStaleData(const std::string& own) {
   const std::string parent = std::filesystem::path(own).parent_path().string();
   for (const std::string& path : RemoveStaleTemporaryData(parent)) {
@@ -209,7 +209,7 @@ void RemoveStaleData(const std::string& own) {
   }
 }
 
-// A directory that a server has used has records in it.
+// A directory used by a server before contains records.
 absl::Status CheckOldDataDir(const std::string& path) {
   std::error_code error;
   const bool empty = std::filesystem::is_empty(path + "/meta", error);
@@ -221,7 +221,7 @@ absl::Status CheckOldDataDir(const std::string& path) {
       "new server starts once without storage.must_exist"));
 }
 
-// Makes the directory, unless it must exist, and takes it for this process.
+// Creates the directory, unless it must exist, and locks it for this process.
 absl::StatusOr<DataDirLock> OpenDataDir(const config::v1::Storage& storage) {
   const std::string& path = storage.data_dir();
   if (path.empty()) return DataDirLock();
@@ -233,7 +233,7 @@ absl::StatusOr<DataDirLock> OpenDataDir(const config::v1::Storage& storage) {
       absl::StrCat("cannot create storage.data_dir ", path, ": ", error.message()));
 }
 
-// Of the configuration as it is now; null without a file to read again.
+// Rereads the configuration's log settings; null if there is no file to reread.
 std::function<FileOutcome()> ReloadLogSettings(const config::LoadOptions& load) {
   if (load.file.empty()) return nullptr;
   return [load] {
@@ -243,7 +243,7 @@ std::function<FileOutcome()> ReloadLogSettings(const config::LoadOptions& load) 
   };
 }
 
-// With the file the server starts, which may take long.
+// Starts the server once the file exists, which may take long.
 absl::Status PollPeers(Server* server, const std::string& peers_file, bool hangup_reloads) {
   std::optional<EndWhileStarting> starting;
   if (access(peers_file.c_str(), F_OK) == 0) starting.emplace(hangup_reloads);
@@ -269,7 +269,7 @@ absl::Status RunUntilSignal(Server* server, const std::string& peers_file,
   }
 }
 
-// Data of --dev without a directory of its own: removed with the result, and set in `load`.
+// Creates data of --dev without a directory of its own: removed with the result, and set in `load`.
 absl::StatusOr<TemporaryData> MakeTemporaryData(const CommandLine& line,
                                                 config::LoadOptions* load) {
   const bool wanted = line.dev && load->flags.count("storage.data_dir") == 0;
@@ -285,11 +285,11 @@ absl::Status Serve(const CommandLine& line, config::LoadedConfig loaded,
                    const SupervisionOptions& supervision, const config::LoadOptions& load) {
   const std::string data_path = loaded.config.storage().data_dir();
   const std::string peers_file = loaded.config.cluster().peers_file();
-  // Nothing may be assumed of a file after a failed flush. The process ends without another word or
-  // write; the supervisor starts the server again, and it continues from what was durable.
+  // After a failed flush nothing is known about the file. The process ends without another message
+  // or write; the supervisor restarts the server, which continues from its durable state.
   const auto storage_failed = [](const absl::Status&) { _exit(kStorageError); };
   std::optional<EndWhileStarting> starting;
-  // Temporary data is removed at the end, and replays nothing.
+  // Temporary data is removed at the end, and has nothing to replay.
   if (!line.dev) starting.emplace(!load.file.empty());
   auto server = Server::Start({std::move(loaded), line.time_scale, line.ready_file, storage_failed,
                                ReloadLogSettings(load), supervision});
@@ -303,7 +303,8 @@ absl::Status Serve(const CommandLine& line, config::LoadedConfig loaded,
   return status;
 }
 
-// What `line` asks of the configuration without a server. The exit code.
+// Prints the parts of the configuration requested by `line`, without starting a server. Returns the
+// exit code.
 int ShowConfig(const CommandLine& line) {
   const absl::StatusOr<config::LoadedConfig> loaded = config::Load(line.load);
   if (!loaded.ok()) return Fail(loaded.status(), kUsageError);
@@ -327,7 +328,7 @@ absl::Status LoadAndServe(const CommandLine& line, const SupervisionOptions& sup
   ApplyLog(configured->log);
   if (!temporary.path().empty()) RemoveStaleData(temporary.path());
   if (!line.ready_file.empty()) BALLAST_RETURN_IF_ERROR(CheckReadyFile(line.ready_file));
-  // Until the process ends, also past Server's own end.
+  // Held until the process ends, beyond the end of Server.
   const absl::StatusOr<DataDirLock> data_dir = OpenDataDir(loaded.config.storage());
   if (!data_dir.ok()) return WithDisk(data_dir.status(), configured->data_dir);
   if (KernelUsesBbr()) {
@@ -338,7 +339,8 @@ absl::Status LoadAndServe(const CommandLine& line, const SupervisionOptions& sup
   return Serve(line, std::move(loaded), supervision, load);
 }
 
-// The exit code. A server fails before it serves, or not at all: later a disk ends the process.
+// Returns the exit code. A server fails before it serves, or not at all: later a disk ends the
+// process.
 int Run(const CommandLine& line, const SupervisionOptions& supervision) {
   Configured configured;
   const absl::Status status = LoadAndServe(line, supervision, &configured);
@@ -348,7 +350,7 @@ int Run(const CommandLine& line, const SupervisionOptions& supervision) {
   return FailStart(status, configured.log, code);
 }
 
-// A command line that asks for nothing of this program. The exit code.
+// Refuses a command line with wrong usage. Returns the exit code.
 int RefuseUsage(const absl::Status& why, const absl::StatusOr<SupervisionOptions>& supervision) {
   if (supervision.ok()) SayFailedStart(*supervision, why, kUsageError);
   return Fail(why, kUsageError);
@@ -359,14 +361,14 @@ int Main(int argc, char** argv) {
   KeepFilesFromOthers();
   TuneMalloc();
   DisableLockOrderChecks();
-  // What gRPC says of failed connections, we count and say ourselves.
+  // Failed connections are counted and logged here instead of by gRPC.
   WatchHandshakes(std::getenv("GRPC_VERBOSITY"));
-  // What libprotobuf says of strings that are not UTF-8 would let strangers fill the log.
+  // libprotobuf's messages about strings that are not UTF-8 would let strangers fill the log.
   google::protobuf::SetLogHandler(nullptr);
   const sigset_t set = OwnSignals();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   signal(SIGPIPE, SIG_IGN);
-  signal(SIGXFSZ, SIG_IGN);  // The write that is too far fails, and says so.
+  signal(SIGXFSZ, SIG_IGN);  // A write beyond the limit fails with an error.
   RaiseDescriptorLimit();
 
   const absl::StatusOr<SupervisionOptions> supervision =

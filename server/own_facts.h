@@ -26,15 +26,15 @@ namespace ballast::server {
 
 class OwnFacts {
  public:
-  // How long a Hello of another server counts, of which each says several in a second.
+  // How long a Hello of another server counts; each server sends several per second.
   static constexpr std::chrono::nanoseconds kHelloCounts = std::chrono::seconds(10);
 
-  // `hello_counts`: that, as long as this process takes for it.
+  // `hello_counts`: the same time, as scaled for this process.
   explicit OwnFacts(std::chrono::nanoseconds hello_counts)
       : sightings_(RealClock::Get(), hello_counts) {}
 
-  // All but the peers, the disks, the faults of files, the Hellos, the memory and the time: Get
-  // or Fresh looks them up.
+  // Sets all facts except peers, disks, file faults, Hellos, memory and time: Get or Fresh looks
+  // those up.
   void Set(ServerFacts facts) {
     MutexLock lock(&mu_);
     facts_ = std::move(facts);
@@ -49,18 +49,18 @@ class OwnFacts {
     MutexLock lock(&mu_);
     facts_.admin = std::move(admin);
   }
-  // What the server does instead of serving; empty: it serves.
+  // The server's state while it does not serve; empty: it serves.
   void SetInstead(std::string instead) {
     MutexLock lock(&mu_);
     facts_.instead = std::move(instead);
   }
-  // Before any other thread knows this; all outlive it.
+  // Call before any other thread uses this object; all arguments outlive it.
   void Watch(DiskWatch* disks, ServerMetrics* metrics, const config::v1::ServerConfig* config) {
     disks_ = disks;
     metrics_ = metrics;
     config_ = config;
   }
-  // Which files are at fault; outlives this.
+  // Lists the files at fault; outlives this.
   void SetFaults(std::function<std::vector<std::string>()> faults) {
     MutexLock lock(&mu_);
     faults_ = std::move(faults);
@@ -80,7 +80,7 @@ class OwnFacts {
     facts.cluster_problems = sightings_.Problems();
     return facts;
   }
-  // The same for a person: memory, the time and jobs are in it. Not before Watch.
+  // The same for a person, with memory, time and jobs. Not before Watch.
   ServerFacts Fresh() const {
     ServerFacts facts = Get();
     facts.resident_bytes = ResidentBytes();
@@ -96,7 +96,7 @@ class OwnFacts {
   PeerSightings sightings_;
   mutable Mutex mu_;
   ServerFacts facts_ ABSL_GUARDED_BY(mu_);
-  DiskWatch* disks_ = nullptr;  // Constant from Watch on, as the next two.
+  DiskWatch* disks_ = nullptr;  // Constant after Watch, like the next two.
   ServerMetrics* metrics_ = nullptr;
   const config::v1::ServerConfig* config_ = nullptr;
   std::function<std::vector<std::string>()> faults_ ABSL_GUARDED_BY(mu_);

@@ -13,7 +13,7 @@
 namespace ballast::server {
 namespace {
 
-// By its number in statfs(2) where it has a name here.
+// By name if its number in statfs(2) is known here.
 std::string FileSystemName(uint64_t type) {
   switch (type) {
     case 0xEF53:

@@ -56,8 +56,8 @@ constexpr std::chrono::nanoseconds kProbePatience = std::chrono::seconds(10);
 constexpr std::chrono::nanoseconds kInsecureInterval = std::chrono::hours(1);
 // How long the streams may take to deliver SHUTTING_DOWN.
 constexpr std::chrono::milliseconds kStopGrace(1500);
-// How long the connections then stay: one that is closed while a trainer still pushes into it takes
-// what the trainer has not read yet, SHUTTING_DOWN, along.
+// How long the connections then stay open. Closing one while a trainer still pushes into it
+// discards unread data, including SHUTTING_DOWN.
 constexpr std::chrono::milliseconds kStopLinger(200);
 
 uint64_t NewIncarnation() {
@@ -65,15 +65,15 @@ uint64_t NewIncarnation() {
   return static_cast<uint64_t>(random()) << 32 | random();
 }
 
-// Weights leave while later extents are stepped only if the network's threads need not wait for a
-// worker's time slice; see docs/decisions/014.
+// Weights are sent while later extents are stepped only if the network's threads need not wait for
+// a worker's time slice; see docs/decisions/014.
 constexpr int kWorkerNiceness = 10;
 
-// What looks at the server from outside its calls.
+// Watches that observe the server from outside its calls.
 struct Watches {
   std::unique_ptr<DiskWatch> disks;
   std::shared_ptr<IdleTrim> trim;
-  std::shared_ptr<ListenerProbe> probe;  // null where the listener has no IP address
+  std::shared_ptr<ListenerProbe> probe;  // null if the listener has no IP address
 };
 
 class ServerImpl : public Server {
@@ -108,10 +108,10 @@ class ServerImpl : public Server {
   absl::Status OpenAdmin();
   absl::Status Serve(const std::vector<config::Peer>& peers);
   EngineDeps MakeEngineDeps();
-  // Votes and lost peers find their way to the jobs from here on.
+  // From here on votes and reports of lost peers reach the jobs.
   void StartPeers();
   void WatchStragglers();
-  // Now and every hour, where strangers can reach a port that asks them for nothing.
+  // Warns now and every hour if strangers can reach a port that asks for no certificate.
   void WarnOfInsecureNetwork();
 
   const ServerOptions options_;
@@ -124,14 +124,14 @@ class ServerImpl : public Server {
   MemoryBudgets budgets_;
   bool stopped_ = false;
 
-  // In the order of construction; what comes later uses what stands before.
+  // In order of construction; each member may use those above it.
   std::unique_ptr<ServerMetrics> metrics_;
   Watches watches_;
   std::shared_ptr<Supervision> supervision_;  // Outlives the executor's last task.
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<ThreadWorkerPool> workers_;
   std::unique_ptr<ServerSecurity> security_;
-  ServerStorage storage_;  // Holds the jobs' files, so it stands before what holds jobs.
+  ServerStorage storage_;  // Holds the jobs' files, so it precedes the holders of jobs.
   DirectoryHolder directory_;
   const StatusPages pages_;
   TrainerStreamDeps stream_deps_;
@@ -378,7 +378,7 @@ void ServerImpl::Stop() {
     future.wait_for(kStopGrace);
     if (had_jobs) std::this_thread::sleep_for(kStopLinger);
   }
-  // The peers' calls come back through the queues of grpc_.
+  // The callbacks of the peers' calls arrive through the queues of grpc_.
   if (peers_ != nullptr) peers_->Stop();
   grpc_.Shutdown(kStopGrace);
   if (admin_ != nullptr) admin_->Stop();

@@ -1,7 +1,5 @@
-// Server: the rooms of a state server put together in the order of their needs, and taken apart in
+// Server: assembles the rooms of a state server in dependency order, and tears them down in
 // reverse. It listens first and serves jobs as soon as it knows its peers.
-// Comes from: main, ballast's own tests. Goes to: every server room.
-// Thread safety: one thread, the owner's.
 #pragma once
 
 #include <functional>
@@ -21,36 +19,37 @@ struct ServerOptions {
   config::LoadedConfig loaded;
   double time_scale = 1;   // stretches every time in `timing`
   std::string ready_file;  // empty: none
-  // A disk refused a write or a flush: the process must end without another word.
+  // A disk refused a write or a flush: the process must end without another message.
   std::function<void(const absl::Status&)> storage_failed;
   // Reads the configuration again and takes its log settings; null without a file.
   std::function<FileOutcome()> reload_log_settings;
-  SupervisionOptions supervision;  // empty: no supervisor waits for words of this server
+  SupervisionOptions supervision;  // empty: no supervisor expects messages from this server
 };
 
 class Server {
  public:
-  // Binds both ports, writes the ready file, and serves unless the peers file is still to come.
-  // Errors: INVALID_ARGUMENT for an instruction set this CPU lacks; UNAVAILABLE for an address that
-  // cannot be bound; INTERNAL for a ready file that cannot be written.
+  // Binds both ports, writes the ready file, and serves unless the peers file is still missing.
+  // Errors: INVALID_ARGUMENT for an instruction set this CPU lacks; UNAVAILABLE if an address
+  // cannot be bound; INTERNAL if the ready file cannot be written.
   static absl::StatusOr<std::unique_ptr<Server>> Start(ServerOptions options);
   // As Stop().
   virtual ~Server() = default;
 
-  // Looks for the peers file once, and serves when it is there. Errors: what is wrong in it.
+  // Checks once for the peers file, and serves if it exists. Errors: any fault in the file.
   virtual absl::Status PollPeers() = 0;
   virtual bool serving() const = 0;
-  // The address told to trainers and other servers; of the admin port, or "" without one.
+  // The address given to trainers and other servers, and that of the admin port, or "" without one.
   virtual const std::string& address() const = 0;
   virtual const std::string& admin_address() const = 0;
 
-  // Reads again what takes effect without a restart: tokens, denied identities, quotas,
-  // certificates, and the log settings of the configuration. A file at fault changes nothing of
-  // what it said before, and the log names it; the others take effect. After SIGHUP, and by
-  // `ballastctl reload`.
+  // Reloads the settings that need no restart: tokens, denied identities, quotas, certificates, and
+  // the log settings of the configuration. A file at fault is named in the log and its older
+  // content stays in force; the others take effect. Called after SIGHUP, and by `ballastctl
+  // reload`.
   virtual std::vector<FileOutcome> Reload() = 0;
 
-  // Fails every job with SHUTTING_DOWN, gives the streams a moment to say so, and ends. Idempotent.
+  // Fails every job with SHUTTING_DOWN, gives the streams a moment to deliver it, and ends.
+  // Idempotent.
   virtual void Stop() = 0;
 };
 

@@ -15,10 +15,10 @@
 namespace ballast::server {
 namespace {
 
-// How often files are looked at.
+// How often files are checked for changes.
 constexpr std::chrono::nanoseconds kLookInterval = std::chrono::seconds(1);
 
-// `files`: the configuration last.
+// The configuration is the last of `files`.
 void SayConfiguration(const std::vector<FileOutcome>& files) {
   const FileOutcome& config = files.back();
   const absl::string_view why = config.status.message();

@@ -1,6 +1,6 @@
-// ServerSecurity: what connections and calls of a server must prove: its certificates, its gate
-// with the files behind it, and its audit log; and what tenants may use of it. Comes from: Server.
-// Goes to: GenericServer, the services. Thread safety: thread-safe.
+// ServerSecurity: authentication of connections and calls (certificates, the gate and its files,
+// the audit log) and the quotas of tenants. Comes from: Server. Goes to: GenericServer, the
+// services. Thread safety: thread-safe.
 #pragma once
 
 #include <functional>
@@ -27,10 +27,10 @@ namespace ballast::server {
 
 class ServerSecurity {
  public:
-  // Reads the files that `loaded` names, and looks every second on `executor` whether one has
-  // changed. Errors: those of ReadTokens, ReadDenied and of quotas, with the setting and where it
-  // stands, and of ServerTls::Open. `loaded`, `metrics` and `executor` outlive it,
-  // and it the last scrape.
+  // Reads the files named by `loaded`, and checks every second on `executor` whether one has
+  // changed. Errors: those of ReadTokens, ReadDenied and of quotas, with the setting and its
+  // position, and of ServerTls::Open. `loaded`, `metrics` and `executor` outlive it, and it must
+  // outlive the last scrape.
   static absl::StatusOr<std::unique_ptr<ServerSecurity>> Open(const config::LoadedConfig& loaded,
                                                               ServerMetrics* metrics,
                                                               Executor* executor);
@@ -39,27 +39,27 @@ class ServerSecurity {
   ServerSecurity(const ServerSecurity&) = delete;
   ServerSecurity& operator=(const ServerSecurity&) = delete;
 
-  // Reads all files again, then the configuration with `log_settings`, which may be null. One at
+  // Rereads all files, then the configuration with `log_settings`, which may be null. A file at
   // fault is named in the log and changes nothing; the others take effect.
   std::vector<FileOutcome> Reload(const std::function<FileOutcome()>& log_settings);
-  // What is wrong with files whose older content is in force, a sentence each.
+  // One sentence for each faulty file whose older content is in force.
   std::vector<std::string> faults() const;
 
   bool secured() const { return tls_ != nullptr; }
   // Of the gRPC port. Null without security: plaintext.
   std::shared_ptr<grpc::ServerCredentials> ServerCredentials() const;
   Gate* gate() { return &gate_; }
-  // Tells the gate which servers there are, and `link` how they know this one.
+  // Tells the gate the servers of the cluster, and `link` how they identify this one.
   void JoinCluster(PeerLinkConfig* link);
-  // The limits of the quota file, and what is used. Also without security.
+  // The limits of the quota file, and the current usage. Also available without security.
   const std::shared_ptr<Quotas>& quotas() const { return quotas_; }
-  // Without security: for what was refused.
+  // Without security: records refused calls.
   AuditLog* audit() { return &audit_; }
 
  private:
   ServerSecurity(const config::LoadedConfig& loaded, ServerMetrics* metrics);
 
-  // Each file by itself: a bad file of tokens keeps no revocation out.
+  // Each file is reloaded by itself: a bad token file does not block a revocation.
   std::vector<RereadFiles::File> Files();
   absl::Status ReadTokensFile();
   absl::Status ReadDeniedFile();

@@ -18,9 +18,9 @@
 namespace ballast::server {
 namespace {
 
-// What the metadata store finds on a disk that is full otherwise: a record and its log.
+// Room for the metadata store on an otherwise full disk: one record and its log.
 constexpr uint64_t kReserveBytes = uint64_t{4} << 20;
-// What RocksDB writes when it opens, and some of its log.
+// Size of the files that RocksDB writes when it opens, and of some log.
 constexpr uint64_t kMetaRoomBytes = uint64_t{1} << 20;
 
 IoOptions IoOptionsOf(const config::v1::Aio& aio) {
@@ -28,7 +28,7 @@ IoOptions IoOptionsOf(const config::v1::Aio& aio) {
           .queue_depth = static_cast<int>(aio.queue_depth())};
 }
 
-// The metadata store's transactions as calls for its directory: it writes by itself.
+// Registers the metadata store's transactions as calls for its directory: it writes by itself.
 class WatchedMeta : public MetaStore {
  public:
   WatchedMeta(std::unique_ptr<MetaStore> below, std::string directory,
@@ -65,8 +65,8 @@ PlanCodec MakePlanCodec() {
   return codec;
 }
 
-// The owner's name of a data directory, among those that share a snapshot directory. The first
-// process of a directory makes it from its `incarnation`.
+// The owner's name for a data directory, among those that share a snapshot directory. The
+// directory's first process derives it from its `incarnation`.
 absl::StatusOr<std::string> SnapshotOwner(FileSystem* fs, const std::string& data_dir,
                                           uint64_t incarnation) {
   const std::string path = data_dir + "/snapshot-owner";
@@ -100,7 +100,7 @@ absl::StatusOr<std::unique_ptr<MetaStore>> ServerStorage::OpenMetadata(
   };
   reserve_.emplace(files_.get(), data_dir + "/reserve", kReserveBytes);
   reserve_->GiveIfShort();
-  // RocksDB ends the process when it cannot write what it writes at its start.
+  // RocksDB ends the process if its writes at startup fail.
   BALLAST_ASSIGN_OR_RETURN(const uint64_t free, files_->FreeBytes(data_dir));
   if (free < kMetaRoomBytes) {
     return absl::UnavailableError(absl::StrCat(

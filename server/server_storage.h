@@ -1,7 +1,7 @@
-// A server's storage on its disks: the file system that its jobs use, its metadata, its durable
-// jobs, snapshots and exports.
+// A server's storage on its disks: the file system of its jobs, its metadata, its durable jobs,
+// snapshots and exports.
 // Comes from: server.cc. Goes to: server/meta, server/directory.
-// Thread safety: the opening calls are of one thread; what they return says for itself.
+// Thread safety: the opening calls are for one thread; their results state their own rules.
 #pragma once
 
 #include <cstdint>
@@ -23,19 +23,19 @@ namespace ballast::server {
 // Outlives the directory of jobs, which writes through it until its end.
 class ServerStorage {
  public:
-  // `config` outlives this. `incarnation` is this process's own number. `storage_failed` runs when
+  // `config` outlives this. `incarnation` is this process's own number. `storage_failed` runs if
   // the metadata store cannot write; the process must then end.
   ServerStorage(const config::v1::ServerConfig& config, uint64_t incarnation,
                 std::function<void(const absl::Status&)> storage_failed);
 
-  // The durable jobs below storage.data_dir; null without one. Registers this server under
-  // `address`. Errors: UNAVAILABLE when the disk has no room for the metadata store; those of
+  // Opens the durable jobs below storage.data_dir; null without one. Registers this server under
+  // `address`. Errors: UNAVAILABLE if the disk has no room for the metadata store; those of
   // OpenRocksDbMetaStore and RegisterServer.
   absl::StatusOr<std::unique_ptr<JobStore>> OpenJobs(const std::string& address);
-  // Snapshots and exports of durable jobs; empty without a data directory. A cluster of several
-  // `servers` without storage.snapshot_dir refuses them with UNSUPPORTED.
+  // Opens the snapshots and exports of durable jobs; empty without a data directory. A cluster of
+  // several `servers` without storage.snapshot_dir refuses them with UNSUPPORTED.
   absl::StatusOr<DirectorySnapshots> OpenSnapshots(size_t servers);
-  // What the disks have not ended yet, of all that goes through this. May outlive it.
+  // Unfinished disk calls of everything opened here. May outlive it.
   std::shared_ptr<const CallsUnderWay> calls() const { return calls_; }
 
  private:
@@ -44,7 +44,7 @@ class ServerStorage {
   const config::v1::ServerConfig& config_;
   const uint64_t incarnation_;
   const std::function<void(const absl::Status&)> storage_failed_;
-  // In the order of construction; what comes later uses what stands before.
+  // In order of construction; each member may use those above it.
   const std::shared_ptr<CallsUnderWay> calls_;
   const std::unique_ptr<FileSystem> engine_files_;
   const std::unique_ptr<FileSystem> files_;

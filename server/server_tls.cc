@@ -79,7 +79,7 @@ absl::Status ServerTls::Described(const absl::Status& status) const {
                     {"security.key", security.key()}});
 }
 
-// Of each load that was done since the last time, and of each new complaint, one line.
+// Logs one line if certificates were loaded since the last call, and one for each new complaint.
 void ServerTls::Count(const absl::Status& status) {
   const TlsState state = loader_->state();
   const std::string complaint(Described(status).message());

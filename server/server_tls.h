@@ -1,6 +1,6 @@
 // ServerTls: the certificates of this server. They are read at start, after SIGHUP, and when a file
-// changes; only those that can be used reach gRPC, through a private directory that it watches. A
-// bad file changes nothing: the log and a metric name it, and the last good ones stay in use.
+// changes; only valid ones reach gRPC, through a private directory that it watches. A bad file
+// changes nothing: the log and a metric name it, and the last good ones stay in use.
 // Comes from: server.cc. Goes to: GenericServer's port and PeerCaller, as credentials; TlsLoader.
 // Thread safety: thread-safe.
 #pragma once
@@ -26,17 +26,17 @@ namespace ballast::server {
 
 class ServerTls : public std::enable_shared_from_this<ServerTls> {
  public:
-  // Of a configuration with `security.mode: tls`. `staging`: where the private directory is made,
+  // For a configuration with `security.mode: tls`. `staging`: parent of the private directory,
   // preferably in memory. `now_s`: seconds since 1970, UTC. `registry` is not kept. Errors: those
-  // of TlsLoader::Load, with the setting and where it stands; INTERNAL for `staging`.
+  // of TlsLoader::Load, with the setting and its position; INTERNAL for `staging`.
   static absl::StatusOr<std::shared_ptr<ServerTls>> Open(const config::LoadedConfig& loaded,
                                                          const std::string& staging,
                                                          std::function<int64_t()> now_s,
                                                          MetricRegistry* registry);
 
-  // Looks at the files every `interval`, until this object is gone.
+  // Checks the files every `interval`, until this object is destroyed.
   void Watch(Executor* executor, std::chrono::nanoseconds interval);
-  // Reads the files now. Error: what is wrong; nothing has changed then.
+  // Reads the files now. Errors describe the fault; the certificates in use then stay.
   absl::Status Reload();
 
   std::shared_ptr<grpc::ServerCredentials> ServerCredentials() const;
@@ -48,7 +48,7 @@ class ServerTls : public std::enable_shared_from_this<ServerTls> {
             std::function<int64_t()> now_s);
 
   void AddMetrics(MetricRegistry* registry);
-  // `status` with the place in the configuration where its file is named.
+  // Adds to `status` the place in the configuration that names the file.
   absl::Status Described(const absl::Status& status) const;
   void Look();
   void Count(const absl::Status& status);
@@ -65,7 +65,8 @@ class ServerTls : public std::enable_shared_from_this<ServerTls> {
   std::string told_ ABSL_GUARDED_BY(mu_);  // the newest complaint
 };
 
-// Where private files go that should not reach a disk: /dev/shm, or else the temporary directory.
+// Directory for private files that should not reach a disk: /dev/shm, or else the temporary
+// directory.
 std::string MemoryDirectory();
 
 }  // namespace ballast::server

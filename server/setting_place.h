@@ -1,4 +1,4 @@
-// Where in the configuration a file is named that is at fault.
+// Where the configuration names a faulty file.
 // Comes from: ServerTls, ServerSecurity. Goes to: messages for operators. Thread safety: a pure
 // function.
 #pragma once
@@ -18,9 +18,9 @@ struct FileSetting {
   absl::string_view path;
 };
 
-// `status`, whose message begins with a path, with the place and the name of the setting that has
-// that path before it: "server.yaml:5:8: security.key: /etc/key: ...". As it is when it is OK, or
-// about none of the files.
+// `status`, whose message begins with a path, prefixed with the place and the name of the setting
+// with that path: "server.yaml:5:8: security.key: /etc/key: ...". Unchanged if it is OK or concerns
+// none of the files.
 absl::Status WithPlace(const absl::Status& status, const config::LoadedConfig& loaded,
                        std::initializer_list<FileSetting> files);
 

@@ -27,7 +27,7 @@ DirectoryConfig Settings::Directory(std::vector<ServerAddress> servers,
   directory.window_extents_min = config_.rounds().window_extents_min();
   directory.attach_timeout = ScaledMs(config_.timing().attach_timeout());
   directory.job_ttl = ScaledMs(config_.timing().job_ttl());
-  // A process that hangs holds its stream until it is reported, and its seat until its lease ends.
+  // A hung process holds its stream until it is reported, and its seat until its lease ends.
   directory.takeover_wait =
       ScaledMs(config_.timing().lease()) + ScaledMs(config_.timing().report_after());
   directory.engine.open_timeout =
@@ -54,7 +54,7 @@ PeerLinkConfig Settings::PeerLink(std::vector<ServerAddress> servers, uint64_t i
   link.servers = std::move(servers);
   link.heartbeat_interval = Scaled(config_.timing().heartbeat_interval());
   link.report_after = Scaled(config_.timing().report_after());
-  // Making a durable job writes its whole log once; the trainers wait as long.
+  // Creating a durable job writes its whole log once; the trainers wait for the same time.
   link.create_timeout = Scaled(config_.timing().attach_timeout());
   link.max_message_bytes = static_cast<int>(config_.limits().max_control_message_bytes());
   link.time_scale = time_scale_;

@@ -25,7 +25,7 @@ class Settings {
   Settings(const config::v1::ServerConfig& config, double time_scale)
       : config_(config), time_scale_(time_scale) {}
 
-  // A time of the configuration, in nanoseconds there, stretched.
+  // A time of the configuration (nanoseconds there), scaled.
   std::chrono::nanoseconds Scaled(int64_t ns) const {
     return std::chrono::nanoseconds(static_cast<int64_t>(static_cast<double>(ns) * time_scale_));
   }
@@ -34,19 +34,19 @@ class Settings {
     return std::chrono::ceil<std::chrono::milliseconds>(Scaled(ns));
   }
 
-  // Of the directory of jobs. `servers`: all of the cluster, ascending.
+  // Settings for the directory of jobs. `servers`: all of the cluster, ascending.
   DirectoryConfig Directory(std::vector<ServerAddress> servers, const MemoryBudgets& budgets) const;
   // All servers of the cluster, ascending; without `peers` the one at `own_address`.
   std::vector<ServerAddress> Servers(const std::vector<config::Peer>& peers,
                                      const std::string& own_address) const;
-  // Of the calls to other servers.
+  // Settings for calls to other servers.
   PeerLinkConfig PeerLink(std::vector<ServerAddress> servers, uint64_t incarnation) const;
-  // Of the gRPC port, and what strangers may ask of it; without credentials.
+  // Settings of the gRPC port, and the limits for strangers; without credentials.
   GenericServerOptions Port(const MemoryBudgets& budgets) const;
-  // What a trainer learns of its streams when it attaches, and how the server serves them.
+  // The terms of its streams that a trainer gets when it attaches, and how the server serves them.
   TransportTerms Terms() const;
   TrainerStreamConfig Stream() const;
-  // How many threads step: by default as many as the machine has processors.
+  // Number of threads that step: by default the machine's number of processors.
   int WorkerThreads() const;
 
  private:

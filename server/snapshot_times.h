@@ -1,5 +1,4 @@
-// The time of each job's newest snapshot, as /metrics has it after a restart.
-// Comes from: server.cc. Goes to: common/metrics. Thread safety: any thread.
+// Restores the time of each job's newest snapshot in /metrics after a restart.
 #pragma once
 
 #include "common/metrics/metrics.h"
@@ -7,8 +6,8 @@
 
 namespace ballast::server {
 
-// Asks for all snapshots and marks their times, later, on the directory's thread. A server that is
-// not the home refuses the question, and leaves it to the home. `metrics` outlives the directory.
+// Asks for all snapshots and marks their times, asynchronously, on the directory's thread. A server
+// other than the home refuses the question: the home answers it. `metrics` outlives the directory.
 void MarkSnapshots(OperatorDoor* operators, ServerMetrics* metrics);
 
 }  // namespace ballast::server

@@ -19,14 +19,14 @@ namespace {
 
 // How long a page waits for the jobs' strands.
 constexpr std::chrono::seconds kStatusWait(2);
-// How much of the past it shows: rounds of each job, and records of the log.
+// How much history it shows: rounds of each job, and records of the log.
 constexpr uint32_t kStatusRounds = 8;
 constexpr uint32_t kStatusEvents = 50;
 
 }  // namespace
 
 std::optional<v1::StatusReply> StatusPages::Look() const {
-  // The callback may come after the wait is over, so the promise belongs to both.
+  // The callback may run after the wait is over, so both share the promise.
   const auto promise = std::make_shared<std::promise<v1::StatusReply>>();
   std::future<v1::StatusReply> future = promise->get_future();
   v1::StatusRequest request;

@@ -1,6 +1,6 @@
-// The pages of the admin port that say what this server does and how it is configured.
-// Comes from: server.cc. Goes to: AdminServer. Thread safety: all functions may be called by any
-// thread; those that look at jobs wait for the jobs' strands, for 2 s at most.
+// The admin port's pages about this server's activity and configuration.
+// Comes from: server.cc. Goes to: AdminServer. Thread safety: any thread may call all functions;
+// those that look at jobs wait for the jobs' strands, for 2 s at most.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@ namespace ballast::server {
 
 class StatusPages {
  public:
-  // `directory` and `loaded` outlive this object; `facts` may be called by any thread.
+  // `directory` and `loaded` outlive this object; any thread may call `facts`.
   StatusPages(const DirectoryHolder* directory, const config::LoadedConfig* loaded,
               std::function<ServerFacts()> facts)
       : directory_(directory), loaded_(loaded), facts_(std::move(facts)) {}
@@ -25,11 +25,11 @@ class StatusPages {
   // /statusz for tools, as text or JSON; and for browsers.
   std::string Status(bool json) const;
   std::string StatusForBrowsers() const;
-  // /configz: the settings and where each comes from, or the settings as JSON.
+  // /configz: the settings and the source of each, or the settings as JSON.
   std::string Config(bool json) const;
 
  private:
-  // What there is to show; nothing when the jobs' strands do not answer.
+  // The current status; nullopt if the jobs' strands do not answer.
   std::optional<v1::StatusReply> Look() const;
 
   const DirectoryHolder* const directory_;

@@ -1,5 +1,5 @@
-// Says from time to time which trainers a round waits for: a slow trainer is waited for without
-// limit, but never in silence. Comes from: server.cc's timer. Goes to: the log.
+// Reports periodically which trainers a round waits for: a slow trainer is waited for without
+// limit, but never silently. Comes from: server.cc's timer. Goes to: the log.
 // Thread safety: thread-compatible.
 #pragma once
 
@@ -14,12 +14,12 @@ namespace ballast::server {
 
 class StragglerLog {
  public:
-  // Lines for jobs whose open round was already open at the call before: which slot owes how many
-  // extents, and which votes are missing.
+  // Lines for jobs whose open round was already open at the previous call: how many extents each
+  // slot owes, and which votes are missing.
   std::vector<std::string> Lines(const std::vector<JobStatus>& jobs);
 
  private:
-  std::map<uint64_t, uint64_t> open_;  // job -> round, at the call before
+  std::map<uint64_t, uint64_t> open_;  // job -> round, at the previous call
 };
 
 }  // namespace ballast::server
