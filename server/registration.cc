@@ -13,7 +13,7 @@
 namespace ballast::server {
 namespace {
 
-// By name if its number in statfs(2) is known here.
+// Name of the file system with this statfs(2) number, or the number if it is not known here.
 std::string FileSystemName(uint64_t type) {
   switch (type) {
     case 0xEF53:

@@ -22,7 +22,7 @@ absl::Status Refused(const std::string& path, absl::string_view what) {
                                           "may write to"));
 }
 
-// After a write of `bytes` that fell short: with `error`, or with none where the device was full.
+// The error after a short write of `bytes`; `error` is its errno, or 0 if the device was full.
 absl::Status Unwritten(const std::string& path, size_t bytes, int error) {
   if (error != 0 && error != ENOSPC && error != EDQUOT) {
     errno = error;
@@ -55,7 +55,7 @@ absl::StatusOr<DataDirLock> DataDirLock::Take(const std::string& directory) {
                      "; stop that ballastd, or give this one a directory of its own"));
   }
   const std::string pid = absl::StrCat(getpid(), "\n");
-  // What is there already is overwritten first, so that a disk that is full by now is no obstacle.
+  // Overwrites the existing content first, which works even on a full disk.
   const ssize_t written = pwrite(descriptor, pid.data(), pid.size(), 0);
   if (written != static_cast<ssize_t>(pid.size())) {
     return Unwritten(path, pid.size(), written < 0 ? errno : 0);

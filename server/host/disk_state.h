@@ -1,5 +1,4 @@
-// DiskState: how full the disk of a configured directory is, and how long it has not answered.
-// Comes from: DiskWatch. Goes to: the Admin service, the metrics. Thread safety: plain value.
+// DiskState: how full the disk of a configured directory is, and for how long it has not answered.
 #pragma once
 
 #include <chrono>
@@ -11,9 +10,9 @@ namespace ballast::server {
 struct DiskState {
   std::string directory;  // data or snapshot
   bool answers = true;
-  double free_bytes = 0;  // 0 before the first answer, as the next
+  double free_bytes = 0;  // 0 before the first answer, like the next field
   double size_bytes = 0;
-  // Since the oldest call for it began that has not ended: a write, a flush, a rename.
+  // Age of the oldest unfinished call to it: a write, a flush, a rename.
   std::chrono::nanoseconds waits{0};
 };
 

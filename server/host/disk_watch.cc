@@ -22,7 +22,7 @@ DiskBytes ReadDisk(std::string path) {
           (disk.f_flag & ST_RDONLY) != 0};
 }
 
-// One directory's disk. Its tasks and the series share it, so a late answer finds it still there.
+// One directory's disk. Shared by its tasks and the series, so it outlives a late answer.
 // Thread-safe.
 class DiskWatch::Disk : public std::enable_shared_from_this<Disk> {
  public:
@@ -33,7 +33,7 @@ class DiskWatch::Disk : public std::enable_shared_from_this<Disk> {
         executor_(executor),
         registry_(registry) {}
 
-  // Shows whether the disk answers and ends calls, and asks for the first time.
+  // Adds the metrics for answers and calls, and asks for the first time.
   void Start() {
     const MetricLabels labels = {{"directory", directory_.label}};
     registry_->AddCallback("ballast_disk_answers", labels,
@@ -51,13 +51,13 @@ class DiskWatch::Disk : public std::enable_shared_from_this<Disk> {
     return {directory_.label, Answers(), free_.value(), size_.value(), Oldest().age};
   }
 
-  // Of age 0: there is none.
+  // Age 0: no call is under way.
   CallsUnderWay::Call Oldest() const {
     if (!options_.oldest) return {};
     return options_.oldest(directory_.label).value_or(CallsUnderWay::Call());
   }
 
-  // "the data disk hangs: ..."; empty while it does not.
+  // "the data disk hangs: ..."; empty if it does not.
   std::string Hangs() const {
     const CallsUnderWay::Call call = Oldest();
     if (call.age < kDiskHangs) return "";
@@ -69,7 +69,7 @@ class DiskWatch::Disk : public std::enable_shared_from_this<Disk> {
                         directory_.path, ")");
   }
 
-  // No further question. Whether none is open any more, within the grace.
+  // Stops asking. True if no question is open any more, within the grace.
   bool Stop() {
     MutexLock lock(&mu_);
     stopped_ = true;
@@ -88,7 +88,7 @@ class DiskWatch::Disk : public std::enable_shared_from_this<Disk> {
     return !asking_ || options_.clock->Now() - asked_at_ < options_.patience;
   }
 
-  // Unless the answer to an earlier question is awaited.
+  // Unless an earlier question is still open.
   void Ask() {
     {
       MutexLock lock(&mu_);
@@ -114,7 +114,7 @@ class DiskWatch::Disk : public std::enable_shared_from_this<Disk> {
                          [disk = shared_from_this()] { disk->AskAgainAndAgain(); });
   }
 
-  // Says that the disk begins to hang, and that it no longer does.
+  // Reports that the disk begins to hang, and that it no longer does.
   void Look() {
     const std::string hangs = Hangs();
     MutexLock lock(&mu_);
@@ -154,8 +154,8 @@ std::unique_ptr<DiskWatch> DiskWatch::Start(const std::vector<Directory>& direct
   std::unique_ptr<DiskWatch> watch(new DiskWatch());
   std::shared_ptr<const Gauge> nvme = std::make_shared<Gauge>();
   if (!directories.empty()) {
-    // A thread for each: a disk that hangs does not hold up the questions to another. And one that
-    // asks no disk.
+    // A thread for each disk, so that a hung disk does not delay questions to another; and one more
+    // that asks no disk.
     watch->executor_ =
         std::make_unique<ThreadExecutor>("disks", static_cast<int>(directories.size()) + 1);
     if (!options.say) options.say = [](const std::string& line) { BALLAST_LOG(ERROR) << line; };
@@ -191,7 +191,7 @@ void DiskWatch::Stop() {
     executor_.reset();
     return;
   }
-  // A join would wait for the disk. What the thread touches is kept, and so is the executor.
+  // A join would wait for the disk. Everything the thread uses is kept alive, as is the executor.
   static Mutex mu;
   static auto* const left = new std::vector<std::unique_ptr<ThreadExecutor>>();
   MutexLock lock(&mu);

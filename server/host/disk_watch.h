@@ -1,7 +1,7 @@
 // DiskWatch: how full the disks of the configured directories are, and whether they hang. A mount
-// that does not answer (a network file system whose server is gone) holds a thread of this watch,
-// and nothing else: a scrape reads the last answers. A device that hangs may still answer, so the
-// age of the server's own oldest call counts, too.
+// that does not answer (a network file system without its server) blocks only a thread of this
+// watch: a scrape reads the last answers. A hung device may still answer, so the age of the
+// server's own oldest call counts, too.
 // Comes from: server.cc. Goes to: ballast_disk_* of MetricRegistry. Thread safety: Start and Stop
 // from one thread; the rest runs on the watch's own threads and on those that scrape.
 #pragma once
@@ -31,24 +31,24 @@ struct DiskBytes {
   bool read_only = false;  // the file system takes no writes
 };
 
-// Of the disk that `path` is on, or is going to be on: a directory that is still to be made is on
-// the disk of the nearest one above it. Zeros where the disk refuses the question.
+// Reads the disk of `path`. A directory not yet created is on the disk of its nearest existing
+// ancestor. Zeros if the disk refuses the question.
 DiskBytes ReadDisk(std::string path);
 
-// A disk that has not ended a call for this long hangs.
+// A disk with a call unfinished for this long hangs.
 inline constexpr std::chrono::seconds kDiskHangs(10);
 
 struct DiskWatchOptions {
   const Clock* clock = RealClock::Get();
   std::chrono::nanoseconds interval = std::chrono::seconds(1);
-  // A disk that has taken longer than this does not answer.
+  // A slower answer counts as none.
   std::chrono::nanoseconds patience = std::chrono::seconds(30);
-  // How long Stop waits for a disk that is being asked.
+  // How long Stop waits for an answer still due.
   std::chrono::nanoseconds stop_grace = std::chrono::seconds(1);
   std::function<DiskBytes(const std::string& path)> read = ReadDisk;
-  // The server's oldest call for the disk of that label; empty: it makes none.
+  // The server's oldest call to the disk with that label; empty: it makes none.
   std::function<std::optional<CallsUnderWay::Call>(const std::string& label)> oldest;
-  // How often the watch looks whether a disk hangs, and what hears of it.
+  // How often the watch checks for hung disks, and the receiver of its reports.
   std::chrono::nanoseconds look_interval = std::chrono::seconds(1);
   std::function<void(const std::string&)> say;
 };
@@ -61,11 +61,11 @@ class DiskWatch {
     const char* waiting = "";  // as in a sentence: "Rounds wait"
   };
 
-  // Asks each disk at once and then every `interval`. Adds ballast_disk_answers and
-  // ballast_disk_wait_seconds; says when a disk begins to hang, and when it ends calls again. With
-  // a disk's first answer ballast_disk_free_bytes and ballast_disk_size_bytes, which keep the last
-  // answer. The first directory's size is ballast_tier_capacity_bytes{tier="nvme"} as well; 0
-  // without one. `registry` outlives Stop.
+  // Queries each disk at once and then every `interval`. Adds ballast_disk_answers and
+  // ballast_disk_wait_seconds; reports when a disk begins to hang, and when it completes calls
+  // again. A disk's first answer adds ballast_disk_free_bytes and ballast_disk_size_bytes, which
+  // keep the last answer. The first directory's size is ballast_tier_capacity_bytes{tier="nvme"} as
+  // well; 0 without one. `registry` outlives Stop.
   static std::unique_ptr<DiskWatch> Start(const std::vector<Directory>& directories,
                                           DiskWatchOptions options, MetricRegistry* registry);
   // As Stop().
@@ -73,14 +73,14 @@ class DiskWatch {
   DiskWatch(const DiskWatch&) = delete;
   DiskWatch& operator=(const DiskWatch&) = delete;
 
-  // What each disk said last, at most `interval` ago where it answers. Waits for none. Any thread,
-  // until Stop.
+  // The last answer of each disk, at most `interval` old if the disk answers. Does not wait. Any
+  // thread, until Stop.
   std::vector<DiskState> Last() const;
-  // UNAVAILABLE while the first directory's disk hangs: what it does not end, and for how long.
+  // UNAVAILABLE while the first directory's disk hangs: names the unfinished call and its age.
   absl::Status Health() const;
 
-  // Asks no more. Where a disk does not answer within the grace, the thread that waits for it is
-  // left to the end of the process. Idempotent.
+  // Stops the queries. If a disk does not answer within the grace period, its waiting thread is
+  // left running until the process ends. Idempotent.
   void Stop();
 
  private:

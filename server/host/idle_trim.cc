@@ -6,9 +6,9 @@
 namespace ballast::server {
 namespace {
 
-// Less is not worth the page faults that follow.
+// Less than this is not worth the page faults that follow.
 constexpr uint64_t kWorthATrim = 8 << 20;
-// An interval is quiet when the process grew by less than this part of all that it has grown by.
+// An interval is quiet if the process grew by less than this part of its total growth.
 constexpr uint64_t kQuietPart = 32;
 constexpr int kPauseMax = 16;
 
@@ -45,7 +45,7 @@ void IdleTrim::Look() {
 
 void IdleTrim::Trim() {
   options_.trim();
-  last_ = least_ = options_.resident();  // What is in use has stayed.
+  last_ = least_ = options_.resident();  // Memory in use has stayed.
   pause_ = waited_ < 4 * pause_ ? std::min(2 * pause_, kPauseMax) : 1;
   waited_ = 0;
 }

@@ -13,13 +13,13 @@
 namespace ballast::server {
 namespace {
 
-// What gRPC may have where nothing is left beside the jobs: so many bytes, so many times what one
-// trainer may have on the way, so many times the largest message, so much for each connection.
+// Minimum for gRPC if the jobs leave nothing: a number of bytes, a multiple of one trainer's bytes
+// on the way, a multiple of the largest message, and an amount per connection.
 constexpr uint64_t kRpcBytesLeast = 1ull << 30;
 constexpr uint64_t kRpcCreditsLeast = 64;
 constexpr uint64_t kRpcMessagesLeast = 4;
 constexpr uint64_t kRpcConnectionBytes = 32 << 10;
-// Code, threads, the metadata store, and pages that malloc has not given back yet.
+// Code, threads, the metadata store, and pages that malloc has not returned yet.
 constexpr uint64_t kServerBytes = 256 << 20;
 
 // The number after `wanted` in a file of names and numbers; 0 if there is none.
@@ -35,27 +35,27 @@ uint64_t NumberOf(const std::string& path, const std::string& wanted) {
   return 0;
 }
 
-// False when the file holds no number, such as "max".
+// False if the file holds no number, such as "max".
 bool ReadNumber(const std::string& path, uint64_t* value) {
   std::ifstream file(path);
   return static_cast<bool>(file >> *value);
 }
 
-// Where a version of control groups keeps what this server reads of one, and how it calls that.
+// Paths and names used by one version of control groups for the values read here.
 struct Hierarchy {
   const char* folder;
   const char* limit;
   const char* used;
-  const char* inactive;  // in memory.stat: of the group and all below it
+  const char* inactive;  // in memory.stat: of the group and all its descendants
 };
 constexpr Hierarchy kVersion1 = {"/sys/fs/cgroup/memory", "/memory.limit_in_bytes",
                                  "/memory.usage_in_bytes", "total_inactive_file"};
 constexpr Hierarchy kVersion2 = {"/sys/fs/cgroup", "/memory.max", "/memory.current",
                                  "inactive_file"};
 
-// The control group of this process for memory, below its hierarchy's folder and without a slash at
-// its end: "" is the root, as in a container with a name space of its own. Version 1 has a line
-// "4:memory:/path", perhaps with other controllers; version 2 is "0::/path".
+// The control group of this process for memory, relative to its hierarchy's folder and without a
+// trailing slash: "" is the root, as in a container with a name space of its own. Version 1 has a
+// line "4:memory:/path", perhaps with other controllers; version 2 is "0::/path".
 std::string OwnGroup(const std::string& root, bool version1) {
   std::ifstream file(root + "/proc/self/cgroup");
   std::string line;
@@ -69,8 +69,8 @@ std::string OwnGroup(const std::string& root, bool version1) {
   return "";
 }
 
-// Takes what the group `path` allows off `memory`. Pages of files that were not used lately are
-// free for the asking, so they do not count as used.
+// Lowers `memory` to the limits of the group `path`. Pages of inactive files can be reclaimed at
+// any time, so they do not count as used.
 void Limit(const Hierarchy& names, const std::string& path, MachineMemory* memory) {
   uint64_t limit = 0;
   if (!ReadNumber(path + names.limit, &limit)) return;
@@ -81,7 +81,7 @@ void Limit(const Hierarchy& names, const std::string& path, MachineMemory* memor
   memory->available_bytes = std::min(memory->available_bytes, limit - std::min(limit, used));
 }
 
-// Of the group `group` and all above it.
+// Applies Limit to `group` and all its ancestors.
 void LimitAll(const std::string& root, const Hierarchy& names, std::string group,
               MachineMemory* memory) {
   for (;; group.resize(group.rfind('/'))) {

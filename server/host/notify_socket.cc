@@ -15,7 +15,7 @@
 namespace ballast::server {
 namespace {
 
-// The kernel keeps the last byte of a path for its end.
+// The kernel reserves the last byte of a path for its terminator.
 constexpr size_t kNameBytesMax = sizeof(sockaddr_un::sun_path) - 1;
 
 absl::Status CheckName(const std::string& name) {

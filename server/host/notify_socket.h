@@ -1,7 +1,5 @@
-// NotifySocket: words to the supervisor that started this process, in the protocol of systemd
+// NotifySocket: messages to the supervisor that started this process, in the protocol of systemd
 // (sd_notify(3)): each is one datagram with lines NAME=value, to the socket of $NOTIFY_SOCKET.
-// Comes from: main, which reads the environment. Goes to: Supervision.
-// Thread safety: thread-safe.
 #pragma once
 
 #include <sys/socket.h>
@@ -18,16 +16,16 @@ namespace ballast::server {
 
 class NotifySocket {
  public:
-  // `name`: the path of a socket, from "/" on, or "@name" of one in the abstract namespace. The
-  // socket need not be there yet. Errors: INVALID_ARGUMENT for another name or one that is too
-  // long, RESOURCE_EXHAUSTED when this process can open no socket.
+  // `name`: the absolute path of a socket, or "@name" for one in the abstract namespace. The socket
+  // need not exist yet. Errors: INVALID_ARGUMENT for any other or overlong name, RESOURCE_EXHAUSTED
+  // if this process can open no socket.
   static absl::StatusOr<std::unique_ptr<NotifySocket>> Open(const std::string& name);
   ~NotifySocket();
   NotifySocket(const NotifySocket&) = delete;
   NotifySocket& operator=(const NotifySocket&) = delete;
 
-  // Sends `lines` as they are; waits up to a second where the supervisor does not read. Errors:
-  // UNAVAILABLE, naming the socket: the supervisor has not heard it.
+  // Sends `lines` unchanged; waits up to a second if the supervisor does not read. Errors:
+  // UNAVAILABLE, naming the socket: the supervisor did not receive it.
   absl::Status Send(absl::string_view lines) const;
 
  private:

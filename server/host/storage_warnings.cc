@@ -15,7 +15,7 @@
 namespace ballast::server {
 namespace {
 
-// Disk space for the server's own small files, without those of jobs, which ask for theirs.
+// Disk space for the server's own small files, without those of jobs, which reserve theirs.
 constexpr uint64_t kOwnBytes = 64 * 1024;
 
 }  // namespace

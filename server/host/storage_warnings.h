@@ -1,7 +1,5 @@
-// What about the machine makes durable jobs slower, or less safe, than they could be: said once, at
-// the start, because nothing fails because of it.
-// Comes from: the kernel. Goes to: server.cc, which logs it. Thread safety: pure apart from reading
-// the kernel's files.
+// Properties of the machine that make durable jobs slower, or less safe, than necessary: logged
+// once at the start, because they cause no failure.
 #pragma once
 
 #include <cstdint>
@@ -24,17 +22,18 @@ struct StorageFacts {
   std::optional<uint64_t> file_bytes_max;  // FileBytesMax
 };
 
-// What the kernel (statx) wants direct I/O in `directory` aligned to; 0: it does not say.
+// The alignment in bytes that the kernel (statx) requires for direct I/O in `directory`; 0:
+// unknown.
 uint32_t DirectIoBytes(const std::string& directory);
 
-// Looks at `data_dir`, which exists.
+// Inspects `data_dir`, which exists.
 StorageFacts ReadStorageFacts(FileSystem* files, const std::string& data_dir);
 
-// The error `status` of a server that did not start, with what its disk has to do with it: that it
-// takes no writes, or how little is free. Unchanged where that is not the cause.
+// `status`, the error of a failed start, with the disk's part in it: that it refuses writes, or how
+// little space is free. Unchanged if the disk is not the cause.
 absl::Status WithDisk(const absl::Status& status, const std::string& data_dir);
 
-// A sentence for each fact that matters: what is so, what follows, what to do.
+// One sentence for each relevant fact: the fact, its consequence and the remedy.
 std::vector<std::string> StorageWarnings(const StorageFacts& facts);
 
 }  // namespace ballast::server

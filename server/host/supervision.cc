@@ -15,13 +15,13 @@
 namespace ballast::server {
 namespace {
 
-// Two signs of life in the time of one; and a look at the replay without a watchdog.
+// Two signs of life per watchdog time; without a watchdog, the interval for checks of the replay.
 constexpr int kBeatsPerWatchdog = 2;
 constexpr std::chrono::seconds kBeatMax(5);
-// How long the supervisor waits for the next progress of a replay.
+// How long the supervisor waits for further progress of a replay.
 constexpr absl::string_view kExtend = "EXTEND_TIMEOUT_USEC=120000000\n";
 
-// systemd drops a message above 4 KiB, and a page of text is no status.
+// systemd drops a message above 4 KiB, and a status should be shorter than a page of text.
 constexpr size_t kCauseBytesMax = 1000;
 
 std::string Value(const std::map<std::string, std::string>& environment, const char* name) {
@@ -46,7 +46,7 @@ std::chrono::nanoseconds IntervalOf(std::chrono::microseconds watchdog) {
   return std::min<std::chrono::nanoseconds>(longest, watchdog / kBeatsPerWatchdog);
 }
 
-// `message` as one line that holds nothing a terminal obeys, shortened where it is long.
+// `message` as one line without terminal control characters, shortened if it is long.
 std::string OneLine(absl::string_view message) {
   std::string line = Inert(absl::StrReplaceAll(message, {{"\n", "; "}}));
   if (line.size() <= kCauseBytesMax) return line;
@@ -72,7 +72,7 @@ absl::StatusOr<SupervisionOptions> ReadSupervision(
   BALLAST_ASSIGN_OR_RETURN(const int64_t watched, NumberOf(environment, "WATCHDOG_PID"));
   BALLAST_ASSIGN_OR_RETURN(std::shared_ptr<const NotifySocket> socket, NotifySocket::Open(name));
   if (watched == 0 || watched == self) options.watchdog = std::chrono::microseconds(watchdog);
-  // Shared, because std::function copies what it holds.
+  // Shared, because std::function copies its captures.
   const auto unheard = std::make_shared<std::atomic<bool>>(false);
   options.say = [socket, unheard](absl::string_view lines) {
     const absl::Status sent = socket->Send(lines);
@@ -91,7 +91,7 @@ std::shared_ptr<Supervision> Supervision::Start(SupervisionOptions options, Exec
 Supervision::Supervision(SupervisionOptions options, Executor* executor)
     : options_(std::move(options)), interval_(IntervalOf(options_.watchdog)), strand_(executor) {}
 
-// All words come from the strand: a late beat never says anything older than what was said last.
+// All messages come from the strand, so a late beat never contradicts a newer message.
 void Supervision::Replaying() {
   Post([](Supervision* self) {
     self->replaying_ = true;

@@ -19,7 +19,7 @@ namespace {
 
 constexpr char kPrefix[] = "ballast-dev-";
 
-// Paths of what is in a directory; as many as can be read.
+// Paths of the entries of a directory; as many as can be read.
 std::vector<std::string> EntriesOf(const std::string& directory) {
   std::vector<std::string> paths;
   std::error_code error;
@@ -30,21 +30,21 @@ std::vector<std::string> EntriesOf(const std::string& directory) {
   return paths;
 }
 
-// A directory of ours, and not a link that was put in its place.
+// Whether it is a directory of this user, and not a link in its place.
 bool IsOwnDirectory(const std::string& path) {
   struct stat status = {};
   return lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == geteuid();
 }
 
-// The lock of the directory, held, when its owner has ended; else -1. An owner writes its pid under
-// the lock, so a lock file with a pid and no holder is that of a process which is gone; one
-// without may be a moment old.
+// The lock of the directory, held, if its owner has ended; else -1. An owner writes its pid under
+// the lock, so a lock file with a pid and no holder belongs to an ended process; one without may be
+// brand new.
 int TakeLockOfTheDead(const std::string& directory) {
   const int lock = open((directory + "/lock").c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC);
   if (lock < 0) return -1;
   char first = 0;
   struct stat status = {};
-  // Without links it was removed meanwhile, by another process that cleans up.
+  // Without links it was meanwhile removed by another process that cleans up.
   if (pread(lock, &first, 1, 0) == 1 && flock(lock, LOCK_EX | LOCK_NB) == 0 &&
       fstat(lock, &status) == 0 && status.st_nlink > 0) {
     return lock;
@@ -53,7 +53,7 @@ int TakeLockOfTheDead(const std::string& directory) {
   return -1;
 }
 
-// The lock goes last, so that a removal that is cut short can be repeated.
+// The lock goes last, so that an interrupted removal can be repeated.
 bool RemoveWithLock(const std::string& directory) {
   std::error_code error;
   for (const std::string& path : EntriesOf(directory)) {

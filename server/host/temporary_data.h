@@ -1,5 +1,5 @@
-// TemporaryData: the data directory of `ballastd --dev`, <temporary>/ballast-dev-XXXXXX, which goes
-// when its process ends. What a killed process leaves behind goes with the next one that starts.
+// TemporaryData: the data directory of `ballastd --dev`, <temporary>/ballast-dev-XXXXXX, removed
+// when its process ends. The next one to start removes the directory of a killed process.
 // Comes from: main. Goes to: POSIX; the DataDirLock in the directory tells whether its owner lives.
 // Thread safety: thread-compatible.
 #pragma once
@@ -14,24 +14,24 @@ namespace ballast::server {
 // Move-only; the destructor removes the directory and everything in it.
 class TemporaryData {
  public:
-  // Of no directory.
+  // Holds no directory.
   TemporaryData() = default;
-  // Makes a directory below `parent`. Errors: INTERNAL, naming it and the cause.
+  // Creates a directory below `parent`. Errors: INTERNAL, naming it and the cause.
   static absl::StatusOr<TemporaryData> Create(const std::string& parent);
   ~TemporaryData();
   TemporaryData(TemporaryData&& other) noexcept;
   TemporaryData& operator=(TemporaryData&& other) noexcept;
 
-  // "" of no directory.
+  // "" if it holds no directory.
   const std::string& path() const { return path_; }
 
  private:
   std::string path_;
 };
 
-// Removes the directories of this kind below `parent` that belong to this user and whose owner has
-// ended; returns their paths. A directory stays when its lock is held, or was never written: its
-// process may just have been started. What cannot be read or removed stays, too.
+// Removes this user's directories of this kind below `parent` whose owner has ended; returns their
+// paths. A directory stays if its lock is held, or was never written: its process may just have
+// been started. Entries that cannot be read or removed stay, too.
 std::vector<std::string> RemoveStaleTemporaryData(const std::string& parent);
 
 }  // namespace ballast::server
