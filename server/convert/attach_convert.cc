@@ -1,4 +1,4 @@
-// What trainers ask of a job's home, and its answers; see convert.h.
+// Calls of trainers to a job's home, and its answers; see convert.h.
 #include "server/convert/convert.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ absl::StatusOr<InitMode> InitFromProto(v1::InitMode mode) {
                               " is not known; equal (1) and broadcast (2) are"));
 }
 
-// One digest per tensor, or none where slot 0 gives the weights.
+// One digest per tensor, or none if slot 0 provides the weights.
 absl::Status CheckDigests(InitMode init, uint32_t slot, size_t tensors, size_t digests) {
   if (digests == tensors) return absl::OkStatus();
   if (init == InitMode::kBroadcast && digests == 0) return absl::OkStatus();
@@ -34,7 +34,7 @@ absl::Status CheckDigests(InitMode init, uint32_t slot, size_t tensors, size_t d
                               " initial tensors, the manifest has ", tensors));
 }
 
-// Of the other trainers.
+// Hides the identities of the other trainers.
 void HideIdentities(v1::EpochRecord* epoch) {
   for (v1::Member& member : *epoch->mutable_members()) member.clear_identity();
 }
@@ -50,7 +50,7 @@ absl::StatusOr<AttachCall> AttachFromProto(const v1::AttachRequest& request) {
   call.tensor_crc32c.assign(request.tensor_crc32c().begin(), request.tensor_crc32c().end());
   BALLAST_RETURN_IF_ERROR(
       CheckDigests(call.init, call.slot, call.spec.tensors.size(), call.tensor_crc32c.size()));
-  // Later additions to the wait must not overflow; a day is more than any configuration allows.
+  // Later additions to the wait must not overflow; a day exceeds any configured limit.
   constexpr uint64_t kWaitMaxMs = 24 * 3600 * 1000;
   call.wait = std::chrono::milliseconds(std::min(request.wait_timeout_ms(), kWaitMaxMs));
   call.resume = request.resume() == v1::RESUME_MUST   ? Resume::kMust

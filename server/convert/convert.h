@@ -1,7 +1,7 @@
 // Messages of the wire <-> the types of server/round and of the job directory.
 // Comes from: control_service, peer_service, trainer_stream. Goes to: RoundEngine, the doors.
-// Everything that comes from outside is checked for what the types cannot hold: enum numbers,
-// lengths that must agree with each other. Limits of a job are ValidateJobSpec's.
+// All external input is checked for values that the types cannot hold: enum numbers, lengths that
+// must agree with each other. Limits of a job are ValidateJobSpec's.
 // Thread safety: pure functions.
 #pragma once
 
@@ -27,12 +27,12 @@ namespace ballast::server {
 absl::StatusOr<AttachCall> AttachFromProto(const v1::AttachRequest& request);
 absl::StatusOr<ExtendCall> ExtendFromProto(const v1::ExtendRequest& request);
 
-// Errors: INVALID_ARGUMENT BAD_FRAME: an act or a phase that is none. Times above a day are a day.
+// Errors: INVALID_ARGUMENT BAD_FRAME: an unknown act or phase. Times above a day become a day.
 absl::StatusOr<RendezvousCall> RendezvousFromProto(const v1::RendezvousRequest& request);
 v1::RendezvousReply RendezvousToProto(const rendezvous::Reply& reply);
 absl::StatusOr<Doing> DoingFromProto(const v1::Doing& doing);
 
-// The terms an Attach answers in addition to the plan.
+// The terms returned by Attach in addition to the plan.
 struct TransportTerms {
   uint32_t chunk_bytes = 0;
   uint64_t credit_bytes = 0;
@@ -43,30 +43,30 @@ struct TransportTerms {
 void ToProto(const PolicyReport& policy, v1::Policy* out);
 v1::AttachReply AttachToProto(const AttachResult& result, const TransportTerms& terms,
                               uint32_t protocol);
-// `window_extents`: 0 when it is not known.
+// `window_extents`: 0 if it is not known.
 v1::ExtendReply ExtendToProto(const JobPlan& plan, uint32_t window_extents);
 
 void ToProto(const EpochRecord& epoch, v1::EpochRecord* out);
-// Errors: INVALID_ARGUMENT BAD_FRAME: groups not 0, 1, 2..., slots not ascending, a divisor that
-// is not a positive number.
+// Errors: INVALID_ARGUMENT BAD_FRAME: groups other than 0, 1, 2..., slots not ascending, a divisor
+// that is not a positive number.
 absl::StatusOr<EpochRecord> EpochFromProto(const v1::EpochRecord& epoch);
 
-// A tenant as messages have it: empty for "default".
+// A tenant in the form used by messages: empty for "default".
 std::string TenantToProto(const std::string& tenant);
-// INVALID_ARGUMENT for a text that is neither empty nor a name.
+// INVALID_ARGUMENT if the text is neither empty nor a valid name.
 absl::StatusOr<std::string> TenantFromProto(const std::string& tenant);
 
 v1::PeerJob PeerJobToProto(const JobPlan& plan);
-// Errors: BAD_SPEC of the job's spec; BAD_FRAME of the rest: no servers, servers not ascending,
-// an owner that is none of them, members or contributors out of order.
+// Errors: BAD_SPEC of the job's spec; BAD_FRAME of the rest: no servers, servers not ascending, an
+// owner not among them, members or contributors out of order.
 absl::StatusOr<JobPlan> PeerJobFromProto(const v1::PeerJob& job);
 v1::PeerSealed SealedToProto(const SealAnswer& answer);
-// A server of before PeerSealed.world_max has room for any world.
+// A server without the newer field PeerSealed.world_max has room for any world.
 SealAnswer SealedFromProto(const v1::PeerSealed& sealed);
 
 v1::PeerRoll RollToProto(const JobRoll& roll);
-// Errors of both: INVALID_ARGUMENT: a name or tenant that is none; BAD_FRAME for servers that are
-// not ascending.
+// Errors of both: INVALID_ARGUMENT: an invalid name or tenant; BAD_FRAME if the servers are not
+// ascending.
 absl::StatusOr<JobRoll> RollFromProto(const v1::PeerRoll& roll);
 v1::PeerRollReply RollAnswerToProto(const RollAnswer& answer);
 absl::StatusOr<RollAnswer> RollAnswerFromProto(const v1::PeerRollReply& reply);
@@ -83,16 +83,16 @@ void ToProto(const StateInfo& info, v1::StateInfo* out);
 void ToProto(const TrainerNews& news, v1::TrainerNews* out);
 
 // Admin.
-// With the last `rounds` of its finished rounds.
+// Includes the last `rounds` of its finished rounds.
 void ToProto(const JobStatus& job, uint32_t rounds, v1::JobStatus* out);
 void ToProto(const DurableJob& job, v1::DurableJob* out);
 void ToProto(const SnapshotInfo& snapshot, v1::Snapshot* out);
 void ToProto(const Work& work, v1::Work* out);
 void ToProto(const TenantUse& use, v1::Tenant* out);
 // The dtype of exported weights; kUnspecified: each tensor's own. INVALID_ARGUMENT BAD_ARGUMENT for
-// a number that is none.
+// an unknown number.
 absl::StatusOr<DType> WeightDType(v1::DType dtype);
-// INVALID_ARGUMENT BAD_ARGUMENT: a number that this build does not know.
+// INVALID_ARGUMENT BAD_ARGUMENT: a number unknown to this build.
 absl::StatusOr<ExportFormat> FormatFromProto(v1::ExportFormat format);
 
 }  // namespace ballast::server

@@ -30,7 +30,7 @@ absl::Status BadNumber(const char* what, int number, int last) {
       absl::StrCat(what, " number ", number, " is not known; the last one is ", last));
 }
 
-// Later sums with it must not overflow; a day is more than any call waits.
+// Later additions to it must not overflow; a day is longer than any call waits.
 milliseconds Bounded(uint64_t time_ms) {
   constexpr uint64_t kDayMs = 24 * 3600 * 1000;
   return milliseconds(std::min(time_ms, kDayMs));

@@ -1,4 +1,4 @@
-// The durable jobs that two servers compare; see convert.h.
+// The durable jobs compared between two servers; see convert.h.
 #include <algorithm>
 #include <utility>
 #include <vector>

@@ -22,13 +22,13 @@
 
 namespace ballast::server {
 
-// Time between two attempts of a call that a peer did not take.
+// Time between two attempts of a call not taken by a peer.
 constexpr std::chrono::milliseconds kPeerRetryDelay(50);
-// Of a call that reads or writes the whole state; a peer that dies breaks it off before.
+// For a call that reads or writes the whole state; the death of a peer ends it earlier.
 constexpr std::chrono::hours kWholeStateTimeout(24);
 
-// Runs `task` after `delay`, unless its PeerClient is gone by then. False: the executor is shutting
-// down.
+// Runs `task` after `delay`, unless its PeerClient no longer exists by then. False: the executor is
+// shutting down.
 using PeerTimer = std::function<bool(std::chrono::nanoseconds delay, std::function<void()> task)>;
 
 // Whether the same call may succeed later: the peer did not answer, or not in time.
@@ -52,31 +52,31 @@ class PeerCaller {
   PeerCaller& operator=(const PeerCaller&) = delete;
   ~PeerCaller();
 
-  // Calls `done` once: FAILED_PRECONDITION SERVER_REMOVED for a server that is not of this cluster,
-  // CANCELLED after Stop, else with what came back. With PeerLinkConfig::numbers the call carries
-  // one, and says Hello before it where that is needed; UNAVAILABLE RECOVERING as long as the
-  // server has told none, or refuses it: IsStillStarting.
+  // Calls `done` once: FAILED_PRECONDITION SERVER_REMOVED for a server outside this cluster,
+  // CANCELLED after Stop, else with the outcome of the call. With PeerLinkConfig::numbers the call
+  // carries a number, and sends a Hello first if it has none for the server; UNAVAILABLE RECOVERING
+  // while the server has sent none, or refuses it: IsStillStarting.
   void Call(uint32_t server, const PeerCallOptions& options, const grpc::ByteBuffer& request,
             Done done);
   // A Hello with this server's id, incarnation and protocol versions; report_after is its timeout.
   void SayHello(uint32_t server, bool wait_for_ready, Done done);
-  // A call that takes as long as the peer needs. It does not wait for a connection for ever, but a
-  // peer that was started just now must not fail it: a Hello waits for the connection first.
+  // A call that takes as long as the peer needs. The wait for a connection is limited, but a peer
+  // started just now must not make it fail: a Hello waits for the connection first.
   void CallOnceConnected(uint32_t server, const char* method, const grpc::ByteBuffer& request,
                          Done done);
 
-  // Makes a message of the bytes of a reply. INVALID_ARGUMENT as ParseMessage.
+  // Parses the bytes of a reply as a message. INVALID_ARGUMENT as ParseMessage.
   template <typename Reply>
   absl::Status Parse(const grpc::ByteBuffer& bytes, Reply* reply) const {
     return ParseMessage(bytes, static_cast<size_t>(config_.max_message_bytes), reply);
   }
 
-  // `server` is a peer of this cluster.
+  // The address of `server`, a peer of this cluster.
   const std::string& AddressOf(uint32_t server) const { return peers_.at(server).address; }
 
-  // Breaks off every call (its callback gets CANCELLED), and waits for all of them. Idempotent.
+  // Cancels every call (its callback gets CANCELLED), and waits for all of them. Idempotent.
   void Stop();
-  // True from the beginning of Stop on.
+  // True as soon as Stop has begun.
   bool stopping() const;
 
  private:
@@ -86,12 +86,12 @@ class PeerCaller {
   };
   struct UnderWay;
 
-  // `number`: the header of that name; empty: none.
+  // `number`: the value of the header of that name; empty: none.
   void Send(uint32_t server, const PeerCallOptions& options, const std::string& number,
             const grpc::ByteBuffer& request, Done done);
   void SendNumbered(uint32_t server, const PeerCallOptions& options, const std::string& number,
                     const grpc::ByteBuffer& request, Done done);
-  // `status` of a call with a number: a server that does not take it is another process by now.
+  // Converts `status` of a call with a number: a server that refuses the number is a new process.
   absl::Status AfterNumbered(uint32_t server, const absl::Status& status);
   void Finish(UnderWay* call);
 
@@ -104,7 +104,7 @@ class PeerCaller {
   std::set<UnderWay*> calls_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
 
-  // Null when another's queue is used. Last: the thread uses all of the above.
+  // Null if the caller's queue is used. Last: the thread uses all of the above.
   std::unique_ptr<grpc::CompletionQueue> own_queue_;
   std::unique_ptr<Executor> poller_;
 };

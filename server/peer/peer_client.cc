@@ -74,7 +74,7 @@ class PeerClientImpl : public PeerClient, public std::enable_shared_from_this<Pe
   void DropVotes(uint64_t job) override { votes_.Drop(job); }
 
  private:
-  // A call about a plan: made again, until give_up, to a peer that is away or still starts.
+  // A call about a plan: repeated, until give_up, while the peer is away or still starting.
   struct PlanUnderWay {
     const char* method = nullptr;
     uint32_t server = 0;
@@ -84,13 +84,13 @@ class PeerClientImpl : public PeerClient, public std::enable_shared_from_this<Pe
     std::function<void(const grpc::ByteBuffer&)> replied;  // before done, when OK; may be empty
   };
 
-  // For replies that say nothing.
+  // For empty replies.
   static PeerCaller::Done StatusOnly(std::function<void(absl::Status)> done) {
     return [done = std::move(done)](const absl::Status& status, const grpc::ByteBuffer&) {
       done(status);
     };
   }
-  // For replies that are a Reply, of which `read` makes what `done` gets.
+  // For replies of type Reply; `read` converts one to the argument of `done`.
   template <typename Reply, typename T, typename Read>
   PeerCaller::Done ParseReply(std::function<void(absl::StatusOr<T>)> done, Read read) const {
     return [this, read, done = std::move(done)](const absl::Status& status,
@@ -101,7 +101,7 @@ class PeerClientImpl : public PeerClient, public std::enable_shared_from_this<Pe
       parsed.ok() ? done(read(reply)) : done(parsed);
     };
   }
-  // As PeerTimer. A task that runs keeps this object.
+  // As PeerTimer. A running task keeps this object alive.
   bool After(std::chrono::nanoseconds delay, std::function<void()> task) {
     return executor_->PostAfter(delay, [weak = weak_from_this(), task = std::move(task)] {
       if (const auto self = weak.lock()) task();
@@ -113,8 +113,8 @@ class PeerClientImpl : public PeerClient, public std::enable_shared_from_this<Pe
     };
   }
 
-  // As the functions of PeerCaller. A server that still starts, or that has told no number yet, has
-  // not read the call: it is made again, for report_after at most.
+  // As the functions of PeerCaller. A server still starting, or yet to send a number, has not read
+  // the call: it is repeated, for report_after at most.
   void Call(uint32_t server, const PeerCallOptions& options, const grpc::ByteBuffer& bytes,
             PeerCaller::Done done) {
     TryUntilTaken(

@@ -1,5 +1,5 @@
-// The other servers of the cluster, as this one calls them: votes, creation of jobs, and a
-// heartbeat that finds out which are gone.
+// The client of the other servers of the cluster: votes, creation of jobs, and a heartbeat that
+// detects lost servers.
 // Comes from: the job directory (PeerLink) and RoundEngine (VoteSink). Goes to: peer_service of the
 // peers.
 // Thread safety: any thread. Callbacks run on the thread that polls the completion queue or on the
@@ -34,7 +34,7 @@ struct PeerLinkConfig {
   int max_message_bytes = 16 << 20;
   double time_scale = 1;
   std::shared_ptr<grpc::ChannelCredentials> credentials;  // null: plaintext
-  // Of a server without security; null: calls carry none. Outlives the client.
+  // For a server without security; null: calls carry none. Outlives the client.
   PeerNumbers* numbers = nullptr;
   PeerSightings* sightings = nullptr;  // of Hellos; may be null; outlives the client
 };
@@ -42,30 +42,30 @@ struct PeerLinkConfig {
 struct PeerState {
   uint32_t id = 0;
   std::string address;
-  bool reachable = false;  // and does not say of a job that it still starts
-  std::string admin;       // "host:port" of its admin port, as it told it; empty: not known
+  bool reachable = false;  // and does not report a job that is still starting
+  std::string admin;       // "host:port" of its admin port, as reported; empty: unknown
 };
 
 class PeerClient : public PeerLink, public VoteSink {
  public:
-  // A peer that was reachable does not answer any more.
+  // A peer has become unreachable.
   using LostCallback = std::function<void(uint32_t server, const std::string& why)>;
 
   // `executor` and `clock` outlive the result. `queue` is polled (PollUntilShutdown) until Stop()
-  // has returned; null stands for a queue and a thread of its own. A server gives its own queue:
-  // gRPC lets every polling thread read from every connection, so that a second one would take the
-  // trainers' messages off their sockets and then have to wake the first.
+  // has returned; null means a private queue and thread. A server passes its own queue: gRPC lets
+  // every polling thread read from every connection, so a second one would take the trainers'
+  // messages off their sockets and then have to wake the first.
   static std::shared_ptr<PeerClient> Create(const PeerLinkConfig& config, Executor* executor,
                                             const Clock* clock,
                                             grpc::CompletionQueue* queue = nullptr);
 
-  // A vote that came back as the answer to one of ours, or STATE_LOST: see RoundEngine::PeerVote.
+  // A vote received in answer to one of ours, or STATE_LOST: see RoundEngine::PeerVote.
   using VoteCallback = std::function<void(uint64_t job, uint32_t epoch, uint64_t round,
                                           const absl::StatusOr<Vote>& vote)>;
 
-  // Begins the heartbeat. `lost` may be called again for a peer that came back in between.
+  // Starts the heartbeat. `lost` may be called again for a peer that came back in between.
   virtual void Start(LostCallback lost, VoteCallback voted) = 0;
-  // Ends the heartbeat, breaks off every call (their callbacks get CANCELLED) and waits for them.
+  // Stops the heartbeat, cancels every call (their callbacks get CANCELLED) and waits for them.
   virtual void Stop() = 0;
   virtual std::vector<PeerState> Peers() const = 0;
 };

@@ -13,7 +13,7 @@
 namespace ballast::server {
 namespace {
 
-// FAILED_PRECONDITION when another server listens there, or speaks no version of ours.
+// FAILED_PRECONDITION if another server listens there, or it speaks none of our versions.
 absl::Status CheckHello(uint32_t server, const v1::PeerHello& hello) {
   if (hello.id() != server) {
     return absl::FailedPreconditionError(absl::StrCat("server ", hello.id(), " listens there, not ",
@@ -22,7 +22,7 @@ absl::Status CheckHello(uint32_t server, const v1::PeerHello& hello) {
   return ChooseProtocol(hello.protocol(), absl::StrCat("server ", server)).status();
 }
 
-// What a peer says of its admin port; empty where that is no address.
+// The admin port's address reported by a peer; empty if it is invalid.
 std::string AdminOf(const v1::PeerHello& hello) {
   return ParseEndpoint(hello.admin()).ok() ? hello.admin() : "";
 }
@@ -141,13 +141,13 @@ void PeerHeartbeat::Heard(uint32_t server, const v1::PeerHello& hello) {
 }
 
 void PeerHeartbeat::NotHeard(uint32_t server, const absl::Status& status) {
-  // A peer whose memory is full lives, and asking at once adds to its load.
+  // A peer whose memory is full is alive, and asking again at once adds to its load.
   if (BrokenOffForMemory(status)) return;
   bool again = false;
   {
     MutexLock lock(&mu_);
     Peer& peer = peers_.at(server);
-    // Beat judges silence; a connection that broke is tried once more at once.
+    // Beat judges silence; a broken connection is retried once at once.
     if (!peer.reachable || status.code() != absl::StatusCode::kUnavailable) return;
     again = !std::exchange(peer.asked_twice, true);
   }

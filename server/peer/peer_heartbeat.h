@@ -1,5 +1,5 @@
-// Which peers are reachable: a Hello to each of them every heartbeat_interval, and a report when a
-// peer that answered answers no more.
+// Tracks which peers are reachable: a Hello to each of them every heartbeat_interval, and a report
+// when a peer that answered stops answering.
 // Comes from: PeerClient. Goes to: PeerCaller; reports go to the job directory.
 // Thread safety: thread-safe. Callbacks run on the threads of PeerCaller and of the timer; no lock
 // is held then.
@@ -28,15 +28,15 @@ class PeerHeartbeat {
   PeerHeartbeat(const PeerHeartbeat&) = delete;
   PeerHeartbeat& operator=(const PeerHeartbeat&) = delete;
 
-  // Begins to ask. The heartbeat ends when `caller` stops.
+  // Starts asking. The heartbeat ends when `caller` stops.
   void Start(PeerClient::LostCallback lost);
   std::vector<PeerState> Peers() const;
-  // Says Hello to a peer, unless one is under way or this was asked less than kPeerRetryDelay ago:
-  // any stranger's Hello may be the cause. The next Hello of the interval comes in any case.
+  // Sends a Hello to a peer, unless one is under way or this was called less than kPeerRetryDelay
+  // ago: any stranger's Hello may cause the call. The next regular Hello is sent in any case.
   void AskNow(uint32_t server);
-  // What a peer said to the newest call about a plan: whether the job still starts there.
+  // Records a peer's answer to the newest call about a plan: whether the job still starts there.
   void SetStarts(uint32_t server, bool starts);
-  // Reports a peer that was reachable; with `always` also one that never was.
+  // Reports a lost peer if it was reachable; with `always` also if it never was.
   void Lost(uint32_t server, const std::string& why, bool always = false);
 
  private:

@@ -10,7 +10,7 @@
 namespace ballast::server {
 namespace {
 
-// In plaintext anybody may say Hello: so much of what strangers say is kept.
+// In plaintext anybody may say Hello, so these limits bound the memory for strangers' claims.
 constexpr size_t kMostServers = 256;
 constexpr size_t kMostSightings = 64;
 constexpr size_t kLongestAddress = 256;
@@ -89,10 +89,10 @@ void PeerSightings::OnAnswer(const v1::PeerHello& hello) {
   if (sighting == nullptr) return;
   sighting->right = hello.incarnation();
   sighting->answered = sighting->other != sighting->right;
-  if (!sighting->answered) sighting->turns = 0;  // It was started again.
+  if (!sighting->answered) sighting->turns = 0;  // It was restarted.
 }
 
-// One of the two has to know the other: a cluster elsewhere is none of this one's business.
+// At least one of the two must list the other: an unrelated cluster does not matter here.
 bool PeerSightings::Differs(uint32_t server, const Sighting& sighting) const {
   const auto has = [](const std::vector<uint32_t>& ids, uint32_t id) {
     return std::find(ids.begin(), ids.end(), id) != ids.end();

@@ -1,6 +1,6 @@
-// What Hellos show of a cluster that does not fit together: servers whose cluster.peers differ, and
-// two processes with the id of one server. Nothing is refused for it: a cluster that grows passes
-// through different lists while its servers are restarted.
+// Signs in Hellos of a misconfigured cluster: servers whose cluster.peers differ, and two processes
+// with the id of one server. Nothing is refused because of them: a growing cluster passes through
+// different lists while its servers are restarted.
 // Comes from: peer_service (requests), PeerHeartbeat (answers). Goes to: operators, one metric.
 // Thread safety: thread-safe.
 #pragma once
@@ -21,30 +21,30 @@ namespace ballast::server {
 
 class PeerSightings {
  public:
-  // How long what a Hello has shown counts. `clock` outlives this.
+  // `memory`: how long the findings of a Hello count. `clock` outlives this.
   PeerSightings(const Clock* clock, std::chrono::nanoseconds memory)
       : clock_(clock), memory_(memory) {}
   PeerSightings(const PeerSightings&) = delete;
   PeerSightings& operator=(const PeerSightings&) = delete;
 
-  // The servers of this cluster, ascending id. Until then nothing is seen.
+  // The servers of this cluster, by ascending id. Before this call nothing is recorded.
   void SetServers(uint32_t self, const std::vector<ServerAddress>& servers);
-  // Adds to a Hello of this server what others compare.
+  // Adds to this server's Hello the fields that others compare.
   void Fill(v1::PeerHello* hello) const;
-  // A Hello that came in the name of server `hello.id()`.
+  // A Hello received in the name of server `hello.id()`.
   void OnRequest(const v1::PeerHello& hello);
-  // The answer to a Hello from the address that cluster.peers has for that server.
+  // The answer to a Hello sent to that server's address in cluster.peers.
   void OnAnswer(const v1::PeerHello& hello);
-  // A sentence each, for operators; ascending id.
+  // One sentence each, for operators; by ascending id.
   std::vector<std::string> Problems() const;
 
  private:
   struct Sighting {
-    std::vector<uint32_t> servers;  // that its cluster.peers has
+    std::vector<uint32_t> servers;  // in its cluster.peers
     std::chrono::nanoseconds seen{0};
     uint64_t right = 0;  // incarnation of the process that has answered at the configured address
-    // A process that says Hello and is not the one that answers at the configured address. A server
-    // that was started again looks so too, until it answers: so they have to take turns.
+    // A process that says Hello but differs from the one at the configured address. A restarted
+    // server looks the same until it answers, so only processes that take turns count.
     uint64_t other = 0;  // its incarnation; 0: none
     std::string other_address;
     std::chrono::nanoseconds other_seen{0};

@@ -54,7 +54,7 @@ void PeerVotes::OnAnswer(const std::shared_ptr<UnderWay>& vote, const absl::Stat
   if (status.ok()) return OnReply(*vote, reply);
   if (status.code() == absl::StatusCode::kCancelled || Superseded(vote)) return;
   if (ReasonOf(status) == Reason::kStateLost) return Report(*vote, status);
-  // A peer that was just started knows its jobs a little later.
+  // A newly started peer may not know its jobs yet.
   if (MayPass(status) || ReasonOf(status) == Reason::kUnknownJob) return OfferAgain(vote, status);
   BALLAST_LOG(WARN, LogField("server", vote->server), LogField("round", vote->round))
       << "vote refused: " << status;
@@ -69,7 +69,7 @@ void PeerVotes::OnReply(const UnderWay& vote, const grpc::ByteBuffer& reply) {
 
 void PeerVotes::OfferAgain(const std::shared_ptr<UnderWay>& vote, const absl::Status& status) {
   if (MayPass(status) && clock_->Now() >= vote->give_up) {
-    vote->give_up = std::chrono::nanoseconds::max();  // Said once; the vote is still offered.
+    vote->give_up = std::chrono::nanoseconds::max();  // Reported once; the vote is still offered.
     not_taken_(vote->server, absl::StrCat("it does not take votes: ", status.message()));
   }
   after_(kPeerRetryDelay, [this, vote] { Try(vote); });

@@ -22,7 +22,7 @@ namespace ballast::server {
 
 class PeerVotes {
  public:
-  // A peer has not taken a vote for report_after; a vote says so once.
+  // A peer has not taken a vote for report_after; reported once per vote.
   using NotTaken = std::function<void(uint32_t server, const std::string& why)>;
 
   // `config`, `caller` and `clock` outlive this.
@@ -36,7 +36,7 @@ class PeerVotes {
   PeerVotes(const PeerVotes&) = delete;
   PeerVotes& operator=(const PeerVotes&) = delete;
 
-  // `voted` gets the answers from now on.
+  // From now on `voted` receives the answers.
   void Start(PeerClient::VoteCallback voted);
   // As VoteSink.
   void Send(uint64_t job, uint32_t epoch, uint64_t round, uint32_t to_server, const Vote& vote);
@@ -68,7 +68,7 @@ class PeerVotes {
 
   mutable Mutex mu_;
   PeerClient::VoteCallback voted_ ABSL_GUARDED_BY(mu_);
-  // By (job, server): no other vote is offered again.
+  // By (job, server): only these votes are offered again.
   std::map<std::pair<uint64_t, uint32_t>, std::shared_ptr<UnderWay>> newest_ ABSL_GUARDED_BY(mu_);
 };
 

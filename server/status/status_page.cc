@@ -30,7 +30,7 @@ constexpr char kHead[] =
     "vertical-align:top;white-space:nowrap}\n"
     ".name,.text{white-space:normal;min-width:7em;overflow-wrap:anywhere}.text{min-width:16em}\n"
     "th{color:#555;font-weight:600}\n.bad{color:#b00020;font-weight:600}\n.good{color:#186a3b}\n"
-    // On a phone each row of a table of few rows is a list of its cells.
+    // On a phone, each row of a table of few rows is shown as a list of its cells.
     "@media(max-width:640px){body{margin:.8em}"
     ".few thead{display:none}.few tr,.few td{display:block}.few tr{padding:.3em 0}"
     ".few td{border:0;padding:.1em 0;white-space:normal;overflow-wrap:anywhere}"
@@ -39,13 +39,13 @@ constexpr char kHead[] =
     "th,.muted{color:#aaa}th,td{border-color:#444}.bad{color:#ff6b6b}.good{color:#6fcf97}}\n"
     "</style>\n<title>";
 
-// Of columns with names that others chose and with texts, which may be long and break anywhere.
+// For columns with user-chosen names or texts, which may be long and break anywhere.
 const char* WidthOf(const std::string& column) {
   if (column == "EVENT") return "text";
   return column == "TENANT" || column == "JOB" || column == "NAME" ? "name" : "";
 }
 
-// A state that stands out.
+// For a state that should stand out.
 const char* ClassOf(const std::string& cell) {
   static const auto* const bad =
       new std::set<std::string>{"failed",    "lost",    "halted",
@@ -66,12 +66,12 @@ std::string Heading(std::string text) {
   return absl::StrReplaceAll(text, {{"(utc)", "(UTC)"}, {"Isa", "ISA"}});
 }
 
-// A cell as HTML; without one, as text.
+// Cells given as HTML; all others are text.
 using CellHtml = std::map<std::string, std::string>;
 
 std::string Cell(const std::string& column, const std::string& cell, const CellHtml& html) {
   const auto own = html.find(column);
-  // A job may have the name of a state.
+  // A job may have the same name as a state.
   const std::string width = WidthOf(column);
   const std::string look = width.empty() ? ClassOf(cell) : width;
   return absl::StrCat("<td data-is=\"", HtmlText(Heading(column)), "\"",
@@ -79,8 +79,8 @@ std::string Cell(const std::string& column, const std::string& cell, const CellH
                       own == html.end() ? HtmlText(cell) : own->second, "</td>");
 }
 
-// `rows` without the column that says which server: the page is of one. `html`: cells of columns
-// that hold more than text, of a table with one row.
+// `rows` without the server column: the page is about one server. `html`: cells with more than
+// plain text, for a table with one row.
 std::string Table(const std::string& title, const std::vector<Row>& rows, bool few = false,
                   const CellHtml& html = {}) {
   std::string out = absl::StrCat("<h2>", title, "</h2>\n");
@@ -101,7 +101,7 @@ std::string Table(const std::string& title, const std::vector<Row>& rows, bool f
   return out + "</tbody></table></div>\n";
 }
 
-// The peers, each a link to its own page where it has told its admin port.
+// The peers, each a link to its own page if its admin port is known.
 std::string PeerLinks(const v1::StatusReply& reply) {
   std::string out;
   for (const v1::PeerStatus& peer : reply.peers()) {

@@ -9,13 +9,13 @@
 
 namespace ballast::server {
 
-// `text` for the inside of an HTML element or of a quoted attribute: as text, whatever it holds.
-// Control characters and bytes that are no UTF-8 become visible escapes.
+// `text`, of any content, escaped for the inside of an HTML element or a quoted attribute. Control
+// characters and invalid UTF-8 become visible escapes.
 std::string HtmlText(absl::string_view text);
 
-// One whole page without scripts, which loads nothing and asks for itself again every 5 s: whether
-// all is well, and if not, what waits for whom; then server and peers, disks, jobs, what trainers
-// owe, the last rounds, works under way, the last events. `warning`, if it is not empty, stands
+// A complete page without scripts or other resources, which reloads itself every 5 s: whether all
+// is well, and if not, the parties waited for; then server and peers, disks, jobs, extents owed by
+// trainers, the last rounds, works under way, the last events. `warning`, if not empty, comes
 // second.
 std::string StatusHtml(const v1::StatusReply& reply, const std::string& warning = "");
 

@@ -10,10 +10,10 @@
 namespace ballast::server {
 namespace {
 
-// A server keeps 4 MiB for its own records, and takes them where twice as much is free.
+// A server keeps 4 MiB for its own records, and takes them if twice as much is free.
 constexpr uint64_t kRoomBytes = uint64_t{8} << 20;
 
-// The part of limits.max_jobs from which on new jobs will soon be refused.
+// New jobs will soon be refused above this part of limits.max_jobs.
 constexpr double kNearFull = 0.9;
 // A smaller limit is meant to be reached.
 constexpr uint32_t kManyJobs = 10;
@@ -42,7 +42,7 @@ void AddProblemsOfLimits(const v1::StatusReply& server, std::vector<std::string>
                                      ", over its memory budget of ",
                                      ShortBytes(server.memory_budget_bytes())));
   }
-  // Earlier servers do not say it.
+  // Earlier servers do not report it.
   if (server.explained_bytes() > 0 && server.resident_bytes() > server.explained_bytes()) {
     problems->push_back(absl::StrCat("it has ", ShortBytes(server.resident_bytes()),
                                      " of memory, and its jobs and limits explain ",
@@ -55,12 +55,12 @@ void AddProblemsOfLimits(const v1::StatusReply& server, std::vector<std::string>
   }
 }
 
-// A round that takes this long is looked at; one that has no others to compare it with, later.
+// A round that takes this long is examined; later if there are no other rounds for comparison.
 constexpr double kStallS = 10;
 constexpr double kStallWithoutOthersS = 60;
 constexpr double kStallTimes = 3;
 
-// Seconds since the newest round of `job` ended, and whether that is long; 0 before the first.
+// Seconds since the newest round of `job` ended, and whether it is a long time; 0 before the first.
 std::pair<double, bool> SinceLastRound(const v1::JobStatus& job) {
   if (job.rounds().empty()) return {0, false};
   double longest = 0;
@@ -89,7 +89,7 @@ std::vector<uint32_t> Missing(const v1::JobStatus& job) {
   return slots;
 }
 
-// Whether a vote is missing of a peer that cannot be reached, or a trainer that is gone.
+// Whether the job waits for the vote of an unreachable peer, or for a lost trainer.
 bool WaitsForTheLost(const v1::StatusReply& server, const v1::JobStatus& job) {
   for (const v1::PeerStatus& peer : server.peers()) {
     const auto& votes = job.votes_missing();

@@ -21,7 +21,7 @@ std::string ShortBytes(uint64_t bytes) {
 
 std::string StateOf(const v1::StatusReply& server) {
   if (server.serving()) return "serving";
-  // Earlier servers do not say it.
+  // Earlier servers do not report it.
   return server.instead().empty() ? "not serving" : server.instead();
 }
 
@@ -49,7 +49,7 @@ std::string BudgetText(const v1::StatusReply& server) {
   return ShortBytes(server.memory_budget_bytes()) + (over ? " (over)" : "");
 }
 
-// Earlier servers do not say it.
+// Earlier servers do not report it.
 std::string OrDash(uint64_t bytes) { return bytes == 0 ? "-" : ShortBytes(bytes); }
 
 }  // namespace

@@ -60,7 +60,7 @@ std::string JobTable(const Replies& servers) {
   return out;
 }
 
-// With an empty line in front; nothing where the table is empty.
+// Preceded by an empty line; "" if the table is empty.
 std::string Section(const std::vector<Row>& rows) {
   return rows.size() == 1 ? "" : "\n" + TextTable(rows);
 }
