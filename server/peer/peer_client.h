@@ -42,7 +42,7 @@ struct PeerLinkConfig {
 struct PeerState {
   uint32_t id = 0;
   std::string address;
-  bool reachable = false;  // and does not report a job that is still starting
+  bool reachable = false;  // and does not report a job as still starting
   std::string admin;       // "host:port" of its admin port, as reported; empty: unknown
 };
 

@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kMostServers = 256;
 constexpr size_t kMostSightings = 64;
 constexpr size_t kLongestAddress = 256;
-// A process that has just ended answers at most once more.
+// After its end a process may still answer once, so one turn proves nothing.
 constexpr int kTurns = 2;
 
 std::string Ids(const std::vector<uint32_t>& ids) {

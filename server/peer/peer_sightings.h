@@ -42,7 +42,7 @@ class PeerSightings {
   struct Sighting {
     std::vector<uint32_t> servers;  // in its cluster.peers
     std::chrono::nanoseconds seen{0};
-    uint64_t right = 0;  // incarnation of the process that has answered at the configured address
+    uint64_t right = 0;  // incarnation of the process at the configured address, by its answer
     // A process that says Hello but differs from the one at the configured address. A restarted
     // server looks the same until it answers, so only processes that take turns count.
     uint64_t other = 0;  // its incarnation; 0: none
