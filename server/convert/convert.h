@@ -47,8 +47,8 @@ v1::AttachReply AttachToProto(const AttachResult& result, const TransportTerms& 
 v1::ExtendReply ExtendToProto(const JobPlan& plan, uint32_t window_extents);
 
 void ToProto(const EpochRecord& epoch, v1::EpochRecord* out);
-// Errors: INVALID_ARGUMENT BAD_FRAME: groups other than 0, 1, 2..., slots not ascending, a divisor
-// that is not a positive number.
+// Errors: INVALID_ARGUMENT BAD_FRAME: groups other than 0, 1, 2..., slots not ascending, any
+// divisor but a positive number.
 absl::StatusOr<EpochRecord> EpochFromProto(const v1::EpochRecord& epoch);
 
 // A tenant in the form used by messages: empty for "default".
