@@ -24,7 +24,7 @@ absl::Status Changed(uint64_t round) {
 
 absl::Status GivenUp() { return absl::AbortedError("the snapshot was given up"); }
 
-// Every version that is held is brought to capture.round by rounds that are there.
+// Checks that the log can bring every held version to capture.round.
 absl::Status CheckRounds(const Capture& capture) {
   for (const auto& [extent, version] : capture.held.versions) {
     if (version > capture.round) {
@@ -41,15 +41,15 @@ absl::Status CheckRounds(const Capture& capture) {
   return absl::OkStatus();
 }
 
-// Between two steps of a capture beside rounds: two thirds of the time belong to the rounds.
+// Longest rest between two steps, while rounds get two thirds of the time.
 constexpr std::chrono::milliseconds kLongestRest(50);
 
 }  // namespace
 
 absl::StatusOr<CapturedRound> RoundBefore(const Capture& capture) {
   const auto before = capture.rounds.find(capture.round - 1);
-  // Only a job that was made of such a snapshot has it in its log; else the desk, which knows the
-  // job, fills it in.
+  // Only the log of a job made from such a snapshot has round 0; otherwise the desk, which knows
+  // the job, fills it in.
   if (before == capture.rounds.end() && capture.round == 1) return CapturedRound();
   if (before == capture.rounds.end() || !before->second.prepared.has_value() ||
       !before->second.decision.has_value()) {
@@ -80,7 +80,7 @@ CaptureSteps::CaptureSteps(const Capture& capture, TakeExtent take, RoundReplay:
       lane_(std::move(lane)),
       store_(std::move(store)) {
   for (const auto& [extent, version] : capture.held.versions) left_.emplace_back(version, extent);
-  // The oldest first: its rounds are what the log wants to forget.
+  // The oldest first: the log wants to forget its rounds.
   std::sort(left_.rbegin(), left_.rend());
 }
 
@@ -135,7 +135,7 @@ absl::Status CaptureExtents(const Capture& capture, const TakeExtent& take,
   return GivenUp();
 }
 
-// --- Beside rounds ------------------------------------------------------------------------------
+// --- While rounds continue ----------------------------------------------------------------------
 
 std::shared_ptr<CaptureRun> CaptureRun::Start(Capture capture, TakeExtent take,
                                               std::shared_ptr<Executor> executor, const Clock* pace,

@@ -1,8 +1,8 @@
-// Capture: the state that a round begins with, of every extent that a server owns, out of the
-// images and rounds that its log holds, while later rounds continue. CaptureSteps does the work,
-// step by step; CaptureRun puts the steps on an executor. Comes from: CaptureDesk, snapshots of
-// resting jobs. Goes to: RoundReplay, and to a TakeExtent. Thread safety: a step blocks on the
-// disk; as each class says.
+// Capture: builds the state at the beginning of a round, for every extent that a server owns, from
+// held images and logged rounds, while later rounds continue. CaptureSteps does the work, step by
+// step; CaptureRun puts the steps on an executor. Comes from: CaptureDesk, snapshots of resting
+// jobs. Goes to: RoundReplay, and to a TakeExtent. Thread safety: a step blocks on the disk; see
+// each class.
 #pragma once
 
 #include <atomic>
@@ -33,7 +33,7 @@ struct Capture {
   std::shared_ptr<StateHolds> log;
   HeldState held;                 // by log
   StateHolds::HeldRounds rounds;  // from log->ReadRounds(round); CaptureRun asks for them itself
-  uint64_t round = 0;  // whose beginning is captured; not before any version that is held
+  uint64_t round = 0;             // its beginning is captured; no held version is newer
   const optim::KernelTable* kernels = nullptr;
   Optimizer optimizer = {};  // of the job
 };
@@ -44,11 +44,11 @@ struct CapturedRound {
   DecisionRecord decision;
 };
 
-// Takes the state of one extent: ImageFile::BufferBytes, aligned to pages, zeros behind the
+// Takes the state of one extent: ImageFile::BufferBytes, aligned to pages, zeros after the
 // payload. It may be read until the call returns.
 using TakeExtent = std::function<absl::Status(uint32_t extent, const void* image)>;
 
-// The end of the round before. ABORTED when the log does not have it: the job has grown meanwhile.
+// The end of the previous round. ABORTED when the log lacks it because the job has grown.
 absl::StatusOr<CapturedRound> RoundBefore(const Capture& capture);
 
 // The work of a capture. Each step reads one extent, brings it on by one round, or hands it to
@@ -60,9 +60,9 @@ class CaptureSteps {
   static absl::StatusOr<std::unique_ptr<CaptureSteps>> Create(const Capture& capture,
                                                               TakeExtent take);
 
-  // Does the next step: extents with the oldest images first, each let go after `take` has it.
-  // False when none was left. Errors: ABORTED: the log needed the room; those of `take`; DATA_LOSS,
-  // naming extent, version and file, where the disk holds something else than was written.
+  // Does the next step: extents with the oldest images first, each let go once `take` has it.
+  // False when none is left. Errors: ABORTED: the log needed the room; those of `take`; DATA_LOSS,
+  // naming extent, version and file, when the disk returns other bytes than were written.
   absl::StatusOr<bool> Step();
 
  private:
@@ -85,20 +85,20 @@ class CaptureSteps {
 absl::Status CaptureExtents(const Capture& capture, const TakeExtent& take,
                             const std::atomic<bool>& cancelled);
 
-// A capture beside rounds: one task per step. Thread safety: thread-safe.
+// A capture while rounds continue: one task per step. Thread safety: thread-safe.
 class CaptureRun : public std::enable_shared_from_this<CaptureRun> {
  public:
   // `done` runs once, on the executor or in Cancel, after everything was let go.
   using Done = std::function<void(const absl::StatusOr<CapturedRound>&)>;
 
-  // `pace`, unless null: rests between two steps, so that two thirds of the time by this clock,
-  // which outlives the run, belong to the rounds.
+  // `pace`, which outlives the run, makes it rest between steps, so that rounds get two thirds of
+  // the time by this clock; null: no rests.
   static std::shared_ptr<CaptureRun> Start(Capture capture, TakeExtent take,
                                            std::shared_ptr<Executor> executor, const Clock* pace,
                                            Done done);
   // The capture ends before its next step.
   void Cancel() { cancelled_ = true; }
-  // After the executor has shut down: ends what its tasks cannot end any more.
+  // After the executor has shut down: ends the capture in place of its tasks.
   void Abandon();
 
   CaptureRun(Capture capture, TakeExtent take, std::shared_ptr<Executor> executor,
@@ -110,7 +110,7 @@ class CaptureRun : public std::enable_shared_from_this<CaptureRun> {
   void Step();
   void End(const absl::Status& status);
 
-  // A task owns the run; what waits for the log does not, because the run owns the log.
+  // A task owns the run. The log's callback does not: the run owns the log.
   const std::shared_ptr<Executor> executor_;
   const Clock* const pace_;  // null: no rests
   TakeExtent take_;

@@ -17,51 +17,51 @@
 namespace ballast::server {
 namespace {
 
-// Bounds for what EncodePrepared and EncodeDecision write, together. Per tensor: its step, its bit,
-// and twice a set of scalars, should no two tensors have taken equally many steps; or the step that
-// an upload sets, which has no scalars.
+// Upper bounds of the bytes that EncodePrepared and EncodeDecision write together. Per tensor: its
+// step, its bit, and two sets of scalars in case no two tensors have the same step count; or the
+// step count set by an upload, which has no scalars.
 constexpr uint64_t kRecordBytesPerTensor = 128;
 constexpr uint64_t kRecordBytesPerExtent = 16;
 constexpr uint64_t kRecordBytesPerGroup = 8;
-// Of a job whose policy state has version 2: rates in the vote and in two policy states.
+// Policy state version 2: rates in the vote and in two policy states.
 constexpr uint64_t kRecordBytesPerRates = 3 * sizeof(GroupRates);
 constexpr uint64_t kRecordBytesFixed = 1024;
-// Of what EncodeRatios writes beside them: a ratio per tensor, and squares per run, of which there
-// are fewer than tensors and extents.
+// EncodeRatios adds a ratio per tensor and squares per run. A job has fewer runs than tensors plus
+// extents.
 constexpr uint64_t kRatioBytesPerTensor = 28;
 constexpr uint64_t kRatioBytesPerExtent = 24;
 // Per slot, at the home.
-constexpr uint64_t kRecordBytesPerUserState = 8;  // beside its bytes
+constexpr uint64_t kRecordBytesPerUserState = 8;  // in addition to the state itself
 
 ImageShape ShapeOf(const JobSpec& spec, const Layout& layout, uint32_t extent) {
   return {extent, layout.extents()[extent].elements, StateArrayCount(spec)};
 }
 
-// The second vote of a round is the first with what its RATIOS record has.
+// The log stores a vote once: the second vote is the first plus the squares of the RATIOS record.
 void AddSquares(const LoggedRound& logged, Vote* vote) {
   if (logged.ratios.has_value()) vote->squares = logged.ratios->squares;
 }
 
-// What became of one extent.
+// Result of loading one extent.
 struct Loaded {
   absl::Status status;
   bool init_missing = false;
   bool ahead = false;
-  RoundReplay::Progress replay;  // since the image that the state comes from
-  uint64_t version = 0;          // of that image, or of one that the placement has written since
+  RoundReplay::Progress replay;  // since the image the state was read from
+  uint64_t version = 0;          // of that image, or of one the placement has written since
   uint64_t replayed_rounds = 0;
   uint64_t image_bytes = 0;
-  uint64_t log_bytes = 0;  // of all images that were tried
+  uint64_t log_bytes = 0;  // replayed over every image tried
 };
 
-// What one thread needs.
+// Memory of one thread.
 struct Lane {
   size_t number = 0;
   RoundReplay::Lane replay;
-  ExtentStore store;  // where it rebuilds extents
+  ExtentStore store;  // for rebuilding extents
 };
 
-// One server's recovery. What is known of the log is gathered first; loading extents only reads it.
+// One server's recovery. It collects the facts of the log first, so that lanes only read them.
 class Recovery {
  public:
   Recovery(const JobPlan& plan, const Layout& layout, JobStorage* storage, ModelState* state,
@@ -90,7 +90,7 @@ class Recovery {
   std::vector<Loaded> LoadAll(const std::vector<uint32_t>& owned, std::vector<Lane>* lanes);
   absl::Status Merge(const std::vector<uint32_t>& owned, const std::vector<Loaded>& loaded);
   bool Unvoted(uint32_t extent) const;
-  // Of one extent; any thread.
+  // One extent; any thread.
   absl::Status Load(uint32_t extent, Lane* lane, Loaded* loaded);
   absl::Status LoadVersion(uint32_t extent, uint64_t version, Lane* lane, Loaded* loaded);
   absl::Status Keep(uint32_t extent, const Lane& lane, Loaded* loaded) const;
@@ -105,7 +105,7 @@ class Recovery {
   std::optional<RoundReplay> replay_;
 };
 
-// Which round is open, and with which policy and step counts it begins.
+// Finds the open round, and the policy and step counts it begins with.
 void Recovery::FindRound(const std::vector<uint32_t>& owned) {
   Restored& fsm = out_.fsm;
   fsm.round = plan_.epoch.start_round;
@@ -118,17 +118,19 @@ void Recovery::FindRound(const std::vector<uint32_t>& owned) {
     fsm.round = round + 1;
     fsm.policy = decision.policy;
     fsm.tensor_step = StepsAfter(*logged.prepared, decision);
-    fsm.tensor_step.resize(layout_.tensors().size(), 0);
+    fsm.tensor_step.resize(layout_.tensors().size(), 0);  // Tensors added since have no steps.
     fsm.last_prepared = logged.prepared;
     AddSquares(logged, &fsm.last_prepared->vote);
     out_.last_decision = logged.decision;
   }
   const LoggedRound* const open = Round(fsm.round);
+  // A vote of an earlier epoch does not count: the new members run that round again.
   if (open != nullptr && open->prepared.has_value() && open->prepared->epoch == plan_.epoch.epoch) {
     fsm.prepared = open->prepared;
     AddSquares(*open, &fsm.prepared->vote);
     const bool ratios = open->ratios.has_value() && !BALLAST_MUTANT(kForgetRatios);
     if (ratios) fsm.ratios = open->ratios->ratios;
+    // The same vote must come out again: a peer may have it already.
     fsm.policy = open->prepared->policy;
     fsm.tensor_step = open->prepared->tensor_step;
   }
@@ -145,6 +147,7 @@ void Recovery::FindRound(const std::vector<uint32_t>& owned) {
 absl::StatusOr<Recovered> Recovery::Run(const std::vector<uint32_t>& owned, int lanes) {
   BALLAST_FAILPOINT_RETURN("recovery.before_load");
   FindRound(owned);
+  // Before any extent is loaded: Keep may overwrite images, which a wrong log must not do.
   BALLAST_RETURN_IF_ERROR(CheckEpochs());
   BALLAST_RETURN_IF_ERROR(CheckPolicy());
   replay_.emplace(OptimizerOf(plan_.spec), layout_, storage_->log()->rounds(), out_.fsm.round,
@@ -170,8 +173,8 @@ absl::StatusOr<std::vector<Lane>> Recovery::MakeLanes(size_t count) {
   return lanes;
 }
 
-// Extents are begun in order, and none after one that failed: the first that fails, and its error,
-// are the same with any number of lanes.
+// Starts extents in order, and none after a failure: the first extent to fail and its error are the
+// same with any number of lanes.
 std::vector<Loaded> Recovery::LoadAll(const std::vector<uint32_t>& owned,
                                       std::vector<Lane>* lanes) {
   std::vector<Loaded> loaded(owned.size());
@@ -199,7 +202,7 @@ absl::Status Recovery::Merge(const std::vector<uint32_t>& owned,
   for (size_t i = 0; i < owned.size(); ++i) {
     const Loaded& one = loaded[i];
     BALLAST_RETURN_IF_ERROR(one.status);
-    out_.image_versions.push_back(one.version);
+    out_.image_versions.push_back(one.version);  // In the order of Place, as EndRecovery needs it.
     if (one.init_missing) out_.fsm.init_missing.push_back(owned[i]);
     if (one.ahead) out_.ahead.push_back(owned[i]);
     out_.replayed_rounds = std::max(out_.replayed_rounds, one.replayed_rounds);
@@ -209,7 +212,7 @@ absl::Status Recovery::Merge(const std::vector<uint32_t>& owned,
   return absl::OkStatus();
 }
 
-// Whether no vote has counted the extent yet: in a new job, and in groups that were added last.
+// Whether no vote has covered the extent yet: in a new job, and in newly added groups.
 bool Recovery::Unvoted(uint32_t extent) const {
   if (out_.fsm.prepared.has_value()) return false;
   if (!out_.last_decision.has_value()) return true;
@@ -218,12 +221,12 @@ bool Recovery::Unvoted(uint32_t extent) const {
          layout_.runs()[first_run].tensor >= plan_.tensors_before;
 }
 
-// The newest image that is whole and that the log can bring to the open round.
+// Loads the newest whole image that the log can bring to the open round.
 absl::Status Recovery::Load(uint32_t extent, Lane* lane, Loaded* loaded) {
   const Restored& fsm = out_.fsm;
   const std::vector<uint64_t> versions = storage_->images()->Versions(extent);
-  // Before the first vote images may be half written, or may have been read from a cache after a
-  // failed flush; the trainer still has what belongs there.
+  // Before the first vote an image may be half written, or may have been read from a cache after a
+  // failed flush. The trainer still has the right weights and sends them again.
   if (Unvoted(extent)) {
     storage_->images()->Forget(extent);
     loaded->init_missing = true;
@@ -233,16 +236,17 @@ absl::Status Recovery::Load(uint32_t extent, Lane* lane, Loaded* loaded) {
   absl::Status why;
   for (const uint64_t version : versions) {
     const absl::Status status = LoadVersion(extent, version, lane, loaded);
+    // Only damage justifies an older image. After an I/O error the newest one may still be whole.
     if (!absl::IsDataLoss(status)) return status;
     BALLAST_LOG(ERROR, LogField("run", plan_.spec.name)) << status.message();
-    if (why.ok()) why = status;
+    if (why.ok()) why = status;  // The newest image's damage is the one to repair.
   }
   return StateLost(absl::StrCat("extent ", extent, " cannot be brought to round ", fsm.round, ": ",
                                 why.ok() ? "it has no image" : why.message()));
 }
 
 // Version t + 1 is written only after the vote of round t was flushed, so an image beyond the log's
-// end says that the log has lost what was promised. An older image would hide that.
+// end proves that the log lost a flushed vote. Falling back to an older image would hide that.
 absl::Status Recovery::CheckNotBeyond(uint32_t extent, uint64_t version) const {
   const Restored& fsm = out_.fsm;
   const bool ahead = version == fsm.round + 1 && fsm.prepared.has_value();
@@ -251,8 +255,8 @@ absl::Status Recovery::CheckNotBeyond(uint32_t extent, uint64_t version) const {
                                 ", but the log ends before the vote of round ", fsm.round));
 }
 
-// A new epoch's record is in the metadata store before anything of that epoch is logged, and behind
-// the decision of the last round before it.
+// A new epoch's record reaches the metadata store after the decision of the last round before it,
+// and before anything of the new epoch is logged.
 absl::Status Recovery::CheckEpochs() const {
   const uint64_t start = plan_.epoch.start_round;
   if (start > 1 && !out_.last_decision.has_value()) {
@@ -269,7 +273,7 @@ absl::Status Recovery::CheckEpochs() const {
                                 ", the job's record is older, of epoch ", plan_.epoch.epoch));
 }
 
-// A log of this job has the policy that its specification asks for.
+// The job's own log has the policy its specification asks for; another version means other files.
 absl::Status Recovery::CheckPolicy() const {
   const uint32_t expected = StartPolicy(plan_.spec).version;
   if (out_.fsm.policy.version == expected) return absl::OkStatus();
@@ -287,7 +291,8 @@ absl::Status Recovery::StateLost(const std::string& why) const {
 
 absl::Status Recovery::LoadVersion(uint32_t extent, uint64_t version, Lane* lane, Loaded* loaded) {
   const uint64_t round = out_.fsm.round;
-  // Straight to its place: what fails its checksum is read over, or the job is refused.
+  // Read in place: after a checksum error the next image overwrites these bytes, or the job is
+  // refused.
   float* const state = lane->store.State(extent);
   BALLAST_RETURN_IF_ERROR(storage_->images()->Read(extent, version, state));
   const uint32_t arrays = StateArrayCount(plan_.spec);
@@ -295,7 +300,9 @@ absl::Status Recovery::LoadVersion(uint32_t extent, uint64_t version, Lane* lane
                        BALLAST_MUTANT(kForgetLastArray) ? std::min(arrays, 3u) : arrays, state);
   loaded->image_bytes += ImageFile::PayloadBytes(ShapeOf(plan_.spec, layout_, extent));
   loaded->version = version;
-  loaded->replay = {};
+  loaded->replay = {};  // Progress over a damaged newer image does not count.
+  // The open round's step wrote it before its decision was flushed. The logged vote gives the same
+  // decision again, so Sweep only has to leave the extent out.
   if (version > round) {
     loaded->ahead = true;
     return absl::OkStatus();
@@ -318,6 +325,7 @@ absl::Status Recovery::Keep(uint32_t extent, const Lane& lane, Loaded* loaded) c
                                                                  .stepped = loaded->replay.stepped},
                                                                 storage_->images());
   if (!kept.ok()) {
+    // Not DATA_LOSS, which makes Load try an older image: the state is right, the disk is not.
     return ReasonedError(absl::StatusCode::kUnavailable, Reason::kStorageFailed,
                          absl::StrCat("job \"", plan_.spec.name, "\": extent ", extent,
                                       " cannot be written back: ", kept.status().message()),
@@ -331,7 +339,7 @@ absl::Status Recovery::Keep(uint32_t extent, const Lane& lane, Loaded* loaded) c
 
 absl::Status StateLostIn(const JobPlan& plan, uint32_t server, const absl::Status& status) {
   if (!absl::IsDataLoss(status) && !absl::IsNotFound(status)) return status;
-  if (ReasonOf(status) != Reason::kUnspecified) return status;
+  if (ReasonOf(status) != Reason::kUnspecified) return status;  // Names job and remedy already.
   const std::string what =
       absl::IsNotFound(status)
           ? absl::StrCat("server ", server, " lacks the files of job \"", plan.spec.name, "\": ")
@@ -355,6 +363,7 @@ StorageOptions StorageOptionsOf(const JobPlan& plan, const Layout& layout, uint3
   options.checkpoint_rounds = checkpoint_rounds;
   options.epoch = plan.epoch.epoch;
   options.start_round = plan.epoch.start_round;
+  // The log reserves its files once, so these bounds must hold for every round of the job.
   options.record_bytes = kRecordBytesFixed + kRecordBytesPerTensor * layout.tensors().size() +
                          kRecordBytesPerExtent * layout.extents().size() +
                          kRecordBytesPerGroup * plan.spec.group_count;
@@ -366,6 +375,7 @@ StorageOptions StorageOptionsOf(const JobPlan& plan, const Layout& layout, uint3
                             kRatioBytesPerExtent * layout.extents().size();
   }
   if (self == plan.servers.front()) {
+    // A variable world may reach slots_max later, without new files.
     const uint32_t slots = plan.spec.variable_world ? JobLimits{}.slots_max : plan.spec.world;
     options.record_bytes += UserStatesBytesMax(plan.spec) + kRecordBytesPerUserState * slots;
   }

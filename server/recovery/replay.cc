@@ -38,7 +38,7 @@ absl::StatusOr<std::shared_ptr<StepPlan>> RoundReplay::MakePlan(const LoggedRoun
         absl::StrCat("the log lacks the ratios of round ", logged.decision->round));
   }
   std::vector<float> ratios = logged.ratios->ratios;
-  ratios.resize(layout_.tensors().size(), 1.0f);  // Of the tensors that came later.
+  ratios.resize(layout_.tensors().size(), 1.0f);  // Tensors added since.
   BALLAST_RETURN_IF_ERROR(AddRatios(ratios, plan.get()));
   return plan;
 }

@@ -1,5 +1,5 @@
-// Replay: rounds of a gradient log applied to one extent by the kernels of a live round. Recovery
-// brings an image's version to the open round so, a snapshot to the round that it is taken at.
+// Replay: applies rounds of a gradient log to one extent, by the kernels of a live round. Recovery
+// brings an image to the open round with it, a snapshot to the round it is taken at.
 // Comes from: recovery, capture. Goes to: StepPlan, ExtentStore.
 // Thread safety: RoundReplay is immutable once made; a Lane and a store belong to one thread.
 #pragma once
@@ -26,31 +26,31 @@ class RoundReplay {
   // Reads a gradient into memory of an extent's fp32 elements, aligned to pages.
   using ReadGradient = std::function<absl::Status(const LoggedExtent& from, void* to)>;
 
-  // Memory that one thread works with.
+  // Memory of one thread.
   struct Lane {
-    Arena gradient;  // of one extent, as it was logged
-    Arena weights;   // what the step writes; not read here
+    Arena gradient;  // of one extent, as logged
+    Arena weights;   // written by the step; not read here
   };
-  // What became of an extent.
+  // Progress of one extent.
   struct Progress {
     bool stepped = false;  // some round has changed it
     uint64_t log_bytes = 0;
   };
 
-  // Resolves the decisions of `rounds` below `until`. `layout` and `rounds` outlive this. A
-  // decision that cannot be resolved is an error only for an extent that needs it.
+  // Resolves the decisions of `rounds` below `until`. `layout` and `rounds` outlive this. An
+  // unresolvable decision is an error only for an extent that needs it.
   RoundReplay(Optimizer optimizer, const Layout& layout, const Rounds& rounds, uint64_t until,
               ReadGradient read);
 
   // RESOURCE_EXHAUSTED.
   static absl::StatusOr<Lane> MakeLane(const Layout& layout);
-  // Memory for the state of one extent of a job, whichever it is asked for. RESOURCE_EXHAUSTED.
+  // Memory for the state of one extent at a time, any of the job. RESOURCE_EXHAUSTED.
   static absl::StatusOr<std::unique_ptr<ExtentStore>> MakeScratch(const Optimizer& optimizer,
                                                                   const Layout& layout,
                                                                   const optim::KernelTable* table);
 
   // Applies one round to the extent's state in `store`. Errors: DATA_LOSS: the rounds lack its
-  // decision or gradient; what MakeStepPlan and ReadGradient say.
+  // decision or gradient; those of MakeStepPlan and ReadGradient.
   absl::Status Apply(uint32_t extent, uint64_t round, ExtentStore* store, Lane* lane,
                      Progress* progress) const;
 

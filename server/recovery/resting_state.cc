@@ -13,7 +13,7 @@
 namespace ballast::server {
 namespace {
 
-// What CaptureExtents reads from: the files themselves.
+// Lets CaptureExtents read the files themselves.
 class RestingLog : public StateHolds {
  public:
   explicit RestingLog(JobStorage* storage) : storage_(storage) {}
@@ -72,8 +72,8 @@ absl::StatusOr<CapturedRound> RestingState::Capture(uint64_t round, const TakeEx
   return before;
 }
 
-// From the newest image that is whole, as recovery does. One that is newer than the round is of a
-// step whose decision did not survive.
+// Uses the newest whole image, as recovery does. An image newer than the round comes from a step
+// whose decision did not survive.
 absl::Status RestingState::CaptureExtent(uint32_t extent, const TakeExtent& take,
                                          const std::atomic<bool>& cancelled) {
   absl::Status why = absl::DataLossError(absl::StrCat("extent ", extent, " has no image"));

@@ -1,5 +1,5 @@
-// RestingState: the state of a job that rests, out of its files and without an engine, for a
-// snapshot. Nothing writes them meanwhile, so nothing has to be held, and nothing is trimmed.
+// RestingState: the state of a resting job, read from its files without an engine, for a snapshot.
+// Nothing writes the files meanwhile, so nothing has to be held, and nothing is trimmed.
 // Comes from: RestingHolds. Goes to: JobStorage, CaptureExtents.
 // Thread safety: thread-compatible; every call blocks on the disk.
 #pragma once
@@ -19,20 +19,20 @@ namespace ballast::server {
 
 class RestingState {
  public:
-  // `plan` as server `self` has it; `storage` are its files. `isa`: of the kernels that bring older
-  // images to the round. Errors: FAILED_PRECONDITION BAD_ARGUMENT when the job has not finished a
-  // round yet.
+  // `plan` as server `self` has it; `storage` has its files. `isa` selects the kernels that bring
+  // older images to the round. Errors: FAILED_PRECONDITION BAD_ARGUMENT when the job has not
+  // finished a round yet.
   static absl::StatusOr<std::shared_ptr<RestingState>> Open(const JobPlan& plan, uint32_t self,
                                                             std::unique_ptr<JobStorage> storage,
                                                             simd::Isa isa);
 
-  // The one behind the last that was decided here.
+  // The round after the last one decided here.
   uint64_t round() const { return capture_.round; }
   const JobPlan& plan() const { return plan_; }
   const Layout& layout() const { return capture_.layout; }
 
   // Hands every extent to `take`, as CaptureExtents does. Errors: FAILED_PRECONDITION JOB_BUSY when
-  // another server has decided a later round, which this one has to hear first; ABORTED when
+  // another server has decided a later round, which this one has to learn first; ABORTED when
   // `cancelled` was set; those of `take`; DATA_LOSS STATE_LOST when no image of an extent is whole.
   absl::StatusOr<CapturedRound> Capture(uint64_t round, const TakeExtent& take,
                                         const std::atomic<bool>& cancelled);
