@@ -25,7 +25,7 @@ absl::StatusOr<Checkpointer> Checkpointer::Create(const StateShape& shape,
 }
 
 void Checkpointer::OnRound() {
-  // What could not be written in its round is made up for, but never more than one of each.
+  // Writes missed in their round are made up for, but never more than one per extent.
   due_ = std::min<uint64_t>(due_ + share_, extents_.size());
 }
 

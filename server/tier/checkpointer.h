@@ -30,7 +30,7 @@ class Checkpointer {
 
   // The extent has all its initial weights: it must be on disk before the first vote.
   void AddInitial(uint32_t extent) { initial_.push_back(extent); }
-  // Initial weights are taken anew: those that still wait to be written are not worth it.
+  // Initial weights come again: queued writes of the old ones are dropped.
   void DropInitial() { initial_.clear(); }
   // Initial weights are not on disk yet.
   bool initial_pending() const { return !initial_.empty() || initial_writing_ != 0; }
@@ -38,8 +38,8 @@ class Checkpointer {
   // A round ended: another share is due.
   void OnRound();
 
-  // Starts writes of the present state, which is that of `version` and stays so until the next call
-  // of this or of anything that steps. `short_of_room`: the log waits for newer images.
+  // Starts writes of the present state, which is that of `version` and stays so until the next Pump
+  // or step. `short_of_room`: the log waits for newer images.
   void Pump(Tier* tier, ImageStore* images, uint64_t version, bool short_of_room,
             const Written& on_written);
   // A write is over.
@@ -49,7 +49,7 @@ class Checkpointer {
   // Copies under way: one is copied while the other is written.
   static constexpr uint32_t kWritingMax = 2;
 
-  // Index in extents_ of the extent whose image is oldest; SIZE_MAX when all are of `version`.
+  // Index in extents_ of the extent whose image is oldest; SIZE_MAX when all have `version`.
   size_t Oldest(uint64_t version) const;
   size_t IndexOf(uint32_t extent) const;
 

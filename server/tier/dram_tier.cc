@@ -1,4 +1,4 @@
-// The tier in memory: extents one behind the other in huge-page arenas, stepped in place.
+// The tier in memory: extents one after the other in huge-page arenas, stepped in place.
 // Comes from: server/state. Goes to: common/io arenas. Thread safety: see tier.h.
 #include <algorithm>
 #include <limits>
@@ -25,7 +25,7 @@ class DramTier : public Tier {
   absl::Status AddExtent(uint32_t extent, uint32_t elements) override {
     const uint64_t need = DramExtentBytes(elements, shape_);
     if (pieces_.empty() || pieces_.back().arena.bytes() - pieces_.back().used < need) {
-      // As much again as there is, so that a small job takes little and a large one few arenas.
+      // Double the memory each time, so that a small job takes little and a large one few arenas.
       constexpr uint64_t kArenaBytesMost = uint64_t{64} << 20;
       const uint64_t bytes = std::max(need, std::min(bytes_, kArenaBytesMost));
       BALLAST_ASSIGN_OR_RETURN(Arena arena, Arena::Create(bytes));

@@ -12,7 +12,7 @@
 namespace ballast::server {
 namespace {
 
-// A payload that is made piece by piece, and the checksums of its chunks.
+// Builds a payload piece by piece, with the checksums of its chunks.
 class ImageWriter {
  public:
   explicit ImageWriter(char* to) : at_(to) {}

@@ -20,25 +20,25 @@ struct PlacedExtent {
   uint32_t extent = 0;
   uint32_t elements = 0;
   uint64_t stored = 0;  // the newest version in its images; 0: none
-  bool fresh = true;    // it was not there before
+  bool fresh = true;    // new in this layout
 };
 
-// The extents `owned` of `layout`: those of `before` are stored as of `version`.
+// The extents `owned` of `layout`; those already in `before` are stored as of `version`.
 std::vector<PlacedExtent> PlacedOf(const Layout& layout, const std::vector<uint32_t>& owned,
                                    const std::vector<PlacedExtent>& before, uint64_t version);
 
 // Copies the state of an extent, as tile_layout.h places it, to `to`, aligned to pages, in the
 // layout of an image's payload, past the caches. Returns the checksums that ImageFile::Write wants
-// with it, formed in the same pass.
+// with it, computed in the same pass.
 std::vector<uint32_t> CopyToImage(float* state, uint32_t elements, const StateShape& shape,
                                   void* to);
 
-// Bytes of memory, in whole pages, for the payload of the largest image of these extents: one at a
-// time fits. `arrays`: of the state, the master weights included. 0 without extents.
+// Bytes of memory, in whole pages, for the payload of the largest image of these extents. `arrays`
+// counts the state arrays, master weights included. 0 without extents.
 uint64_t LargestImageBytes(const std::vector<PlacedExtent>& extents, uint32_t arrays);
 
 // Writes each of `extents` to `images` as its state of `version`, and flushes them. `payload` puts
-// an extent's at `to`; its checksums may be empty.
+// an extent's payload at `to` and returns its checksums, which may be empty.
 using FormPayload =
     std::function<absl::StatusOr<std::vector<uint32_t>>(const PlacedExtent& one, void* to)>;
 absl::Status CopyExtents(const std::vector<PlacedExtent>& extents, uint32_t arrays,

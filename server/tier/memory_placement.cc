@@ -52,12 +52,12 @@ class MemoryPlacement final : public StatePlacement {
     if (!keeps_images()) return;
     checkpointer_->Pump(tier_.get(), links_.images, version, short_of_room,
                         links_.wrap([this, generation = generation_](const absl::Status& status) {
-                          // Files that the job has outgrown, or an ended job, change nothing here.
+                          // Writes to outgrown files, or of an ended job, change nothing here.
                           if (generation_ == generation) OnWritten(status);
                         }));
   }
 
-  // What is under way writes copies, and for the present images only.
+  // Writes under way use copies, and go to the present images only.
   void Quiesce(std::function<void()> quiet) override { quiet(); }
   absl::Status CopyTo(ImageFile* images, uint64_t version) override {
     return CopyExtents(extents_, options_.shape.arrays, images, version,
@@ -88,7 +88,7 @@ class MemoryPlacement final : public StatePlacement {
   void OnWritten(const absl::Status& status) {
     checkpointer_->OnWritten();
     if (status.ok()) return Progress();
-    const auto failed = links_.failed;  // A copy: the job ends in it, and disconnects.
+    const auto failed = links_.failed;  // A copy: the call ends the job, which disconnects.
     failed(status);
   }
   void Progress() {

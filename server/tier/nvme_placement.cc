@@ -1,5 +1,5 @@
 // NvmePlacement: the state in its images, a bounded number of extents in memory. The tier writes
-// images when it makes room; this class flushes them once a round, and has those written that no
+// images when it makes room; this class flushes them once a round, and has extents written that no
 // round touches.
 // Comes from: MakePlacement. Goes to: NvmeTier, ImageIo. Thread safety: as StatePlacement.
 #include <algorithm>
@@ -53,7 +53,7 @@ class NvmePlacement final : public StatePlacement {
   void Disconnect() override;
 
   void PutInitial(uint32_t extent, uint64_t version, std::function<void()> fill) override;
-  void DropInitial() override {}  // They are written as soon as they are in memory.
+  void DropInitial() override {}  // Written as soon as they are in memory.
   bool initial_durable() const override { return initial_durable_; }
 
   void OnRound(uint64_t version) override;
@@ -123,7 +123,7 @@ void NvmePlacement::Disconnect() {
   tier_->Connect(nullptr, nullptr, nullptr);
 }
 
-// Called through a copy: the job may end in them, and disconnects then.
+// Called through copies: the call may end the job, which disconnects.
 void NvmePlacement::Failed(const absl::Status& status) {
   if (const auto failed = links_.failed) failed(status);
 }
@@ -161,8 +161,8 @@ void NvmePlacement::OnInitialSaved(const absl::Status& status) {
 void NvmePlacement::FlushInitial() {
   tier_->Flush([this](const absl::Status& flushed) {
     if (!flushed.ok()) return Failed(flushed);
-    if (saving_initial_ != 0) return;  // More has come meanwhile.
-    // What was saved while this flush was under way needs another one.
+    if (saving_initial_ != 0) return;  // The last of the new ones flushes again.
+    // Weights saved during this flush need another one.
     if (tier_->unflushed()) return FlushInitial();
     initial_durable_ = true;
     Progress();
@@ -171,8 +171,8 @@ void NvmePlacement::FlushInitial() {
 
 // --- Images -------------------------------------------------------------------------------------
 
-// The images that the round wrote are flushed once, and the extents that the next sweep begins with
-// are loaded while gradients come in.
+// One flush covers all images written in the round. The first extents of the next sweep are loaded
+// while gradients come in.
 void NvmePlacement::OnRound(uint64_t version) {
   tier_->SetVersion(version);
   Flush();
@@ -184,8 +184,8 @@ void NvmePlacement::Flush() {
   tier_->Flush([this](const absl::Status& status) { status.ok() ? Progress() : Failed(status); });
 }
 
-// Extents that no round touches, or whose rounds were skipped, are written all the same before the
-// log has to keep more rounds than it has room for.
+// Extents that no round touches, or whose rounds were skipped, are written too, before the log
+// runs out of room for the rounds since their images.
 void NvmePlacement::KeepImages(uint64_t version, bool short_of_room) {
   const uint64_t rounds = options_.checkpoint_rounds;
   const uint64_t below = short_of_room ? version : version - std::min(version, rounds);
@@ -201,7 +201,7 @@ void NvmePlacement::KeepImages(uint64_t version, bool short_of_room) {
                   if (saving_old_ == 0) Flush();
                 });
   }
-  // What was written for other reasons may be all that is missing.
+  // The log may only lack a flush of images that evictions wrote.
   if (short_of_room && saving_old_ == 0 && tier_->unflushed()) Flush();
 }
 
@@ -219,7 +219,7 @@ absl::Status NvmePlacement::CopyTo(ImageFile* images, uint64_t version) {
 
 // --- Recovery -----------------------------------------------------------------------------------
 
-// Over the older image, or over one that was damaged; the one that was read stays until it counts.
+// Overwrites the older or damaged image. The image that was read stays until the new one counts.
 absl::StatusOr<uint64_t> NvmePlacement::Keep(const RebuiltExtent& rebuilt, ImageFile* images) {
   if (!rebuilt.stepped) return rebuilt.image;
   const auto it = std::find_if(extents_.begin(), extents_.end(),

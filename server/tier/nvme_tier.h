@@ -1,12 +1,13 @@
 // The tier on NVMe: extents live in their images, and a bounded number of them is in memory at a
-// time. What a step changed stays in memory until the room is wanted; the gradient log covers it
-// until then. Sweeps alternate their direction, so each finds what the last one ended with: of N
-// extents of which B fit into memory, a sweep reads and writes N - B.
+// time. A stepped extent stays in memory until its buffer is needed; the gradient log covers it
+// until then. Sweeps alternate their direction, so each finds the extents that the last one ended
+// with: of N extents of which B fit into memory, a sweep reads and writes N - B.
 //
-//   away --read--> here --(released, its room wanted)--> written, if it was changed --> away
+//   away --read--> here --(released, buffer needed)--> written, if it was changed --> away
 //
-// Evicted is what was stepped longest ago in this sweep: in a sweep the other way it is needed
-// last. As many buffers as a few reads and writes under way take are kept free ahead of the sweep.
+// The extent stepped longest ago in this sweep is evicted first: the next sweep, in the other
+// direction, needs it last. The tier keeps a few buffers free ahead of the sweep, for reads and
+// writes under way.
 // Comes from: ExtentStore, the round engine. Goes to: ImageIo.
 // Thread safety: as Tier. Completions of the ImageIo come back through Wrap.
 #pragma once
@@ -29,11 +30,10 @@
 
 namespace ballast::server {
 
-// Fewer would leave nothing to read into while something is written.
+// With fewer, a read could not start while another extent is written.
 inline constexpr uint32_t kNvmeBuffersMin = 4;
 
-// Elements of the layout's largest extent: fewer than an extent may have, when every flat space is
-// shorter.
+// Elements of the layout's largest extent: less than the limit where every flat space is shorter.
 uint32_t LargestExtent(const Layout& layout);
 
 class NvmeTier final : public Tier {
@@ -50,9 +50,9 @@ class NvmeTier final : public Tier {
   // kNvmeBuffersMin; RESOURCE_EXHAUSTED.
   static absl::StatusOr<std::unique_ptr<NvmeTier>> Create(const Options& options);
 
-  // Where images are, before the first Acquire, and again when a job has got new files. `io` is
-  // used until the next call (null: no more) and must not be busy for this tier then. `failed`
-  // gets errors of writes and flushes without a callback.
+  // Names the images: before the first Acquire, and again when a job gets new files. `io` is used
+  // until the next call (null: no images any more) and must not be busy for this tier then.
+  // `failed` gets errors of writes and flushes without a callback.
   void Connect(ImageIo* io, Wrap wrap, std::function<void(absl::Status)> failed) {
     io_ = io;
     wrap_ = std::move(wrap);
@@ -62,13 +62,13 @@ class NvmeTier final : public Tier {
     Break(absl::CancelledError("the tier is closed"));
   }
 
-  // One that is larger than all before gets larger buffers for all, between rounds: while an extent
-  // is acquired, or something under way, it is refused.
+  // An extent larger than all others widens every buffer, between rounds only: it is refused while
+  // an extent is acquired or any read, write or flush is under way.
   absl::Status AddExtent(uint32_t extent, uint32_t elements) override;
   void Acquire(uint32_t extent, Ready ready) override;
   void Release(uint32_t extent, uint64_t version) override;
-  // Every other sweep goes the other way, and begins with the extents that the last one left in
-  // memory. One without extents only ends the last one.
+  // Every other sweep goes in the other direction, and begins with the extents that the last one
+  // left in memory. A sweep without extents only ends the last one.
   std::vector<uint32_t> BeginSweep(std::vector<uint32_t> extents) override;
   size_t sweep_depth() const override;
   size_t read_depth() const override { return 1; }
@@ -82,19 +82,19 @@ class NvmeTier final : public Tier {
   }
   // The newest image of the extent holds its state as of `version`.
   void SetStored(uint32_t extent, uint64_t version);
-  // Every state is from now on that of `version`, until it is stepped.
+  // From now on the state of every extent is that of `version`, until it is stepped.
   void SetVersion(uint64_t version) { version_ = version; }
-  // Makes the images hold the extent as of now; not durable before a Flush. `initial` as in
-  // ExtentImage. `done` hears how the write ended.
+  // Writes the extent's present state to its images; durable after a Flush. `initial` as in
+  // ExtentImage. `done` gets the outcome of the write.
   void Save(uint32_t extent, bool initial, ImageIo::Done done);
   // `done` runs when everything written so far survives; it waits for writes under way.
   void Flush(ImageIo::Done done);
-  // Whether a Flush would make anything survive that does not yet.
+  // Whether a write ended since the last flush began.
   bool unflushed() const { return unflushed_; }
   // Loads the extents that the next sweep over `extents` begins with, as long as buffers are free.
   void Prefetch(std::vector<uint32_t> extents);
-  // The extent whose image is oldest, if that is below `version`; none: -1. Those that were never
-  // stored, or are about to be, do not count; nor does any, once the disk has failed.
+  // The extent with the oldest image, if it is older than `version`; else -1. Extents without an
+  // image, or with a write due or under way, do not count. -1 once the disk has failed.
   int64_t OldestBelow(uint64_t version) const;
   // `quiet` runs when no read, write or flush is under way and none is waited for.
   void WhenQuiet(std::function<void()> quiet);
@@ -109,10 +109,10 @@ class NvmeTier final : public Tier {
     float* base = nullptr;
     int users = 0;
     uint64_t stored = 0;   // version in the images; 0: none
-    uint64_t dirty = 0;    // version of arrays that the images do not have; 0: they have it
+    uint64_t dirty = 0;    // version of the arrays, if newer than the images'; else 0
     uint64_t writing = 0;  // version under way
-    bool evicted = false;  // while it is written: its memory is for another extent
-    bool save = false;     // written as soon as it is not in use
+    bool evicted = false;  // while written: its buffer is for another extent
+    bool save = false;     // to be written once no user has it
     bool initial = false;
     std::vector<Ready> waiting;
     std::vector<ImageIo::Done> saved;
@@ -125,10 +125,9 @@ class NvmeTier final : public Tier {
   absl::Status Widen(size_t bytes);
   Entry& Find(uint32_t extent);
   const Entry& Find(uint32_t extent) const;
-  // Starts what can be started: reads into free buffers, writes that free some.
+  // Starts all that is possible: reads into free buffers, writes that free some.
   void Pump();
-  // Buffers that should be free or become so: for extents that are waited for, and for what a sweep
-  // needs next.
+  // Buffers that should be free or become so: for waiting calls, and for the sweep's next extents.
   size_t Wanted() const;
   bool EvictOne();
   bool EvictFrom(std::list<uint32_t>* list);
@@ -158,7 +157,7 @@ class NvmeTier final : public Tier {
   std::unordered_map<uint32_t, Entry> entries_;  // entries stay where they are
   std::vector<float*> free_;
   std::deque<uint32_t> wanted_;  // away, and waited for
-  // In memory, those to be evicted first in front: what this sweep has stepped, and the rest.
+  // Extents in memory, the next to be evicted in front: those stepped in this sweep, and the rest.
   std::list<uint32_t> behind_;
   std::list<uint32_t> ahead_;
   struct Sweep {

@@ -1,5 +1,4 @@
-// ScratchTier: a tier that is the memory of one extent: of all extents it holds the one that is
-// worked on.
+// ScratchTier: a tier with memory for a single extent, the one being worked on.
 // Comes from: recovery, captures. Goes to: ExtentStore. Thread safety: one thread.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Tier: where the state arrays of extents live: the master weight and what the optimizer keeps. A
+// Tier: where the state arrays of extents live: the master weight and the optimizer's own. A
 // reader or a step of an extent acquires it first and releases it afterwards; in between its arrays
 // are in memory. In DRAM they always are; the NVMe tier (nvme_tier.h) loads them and makes room by
 // writing others out. Comes from: server/state, server/round. Goes to: the optimizer kernels, in
@@ -18,21 +18,21 @@
 
 namespace ballast::server {
 
-// What the state of all extents of a job looks like.
+// Shape of the state of all extents of a job.
 struct StateShape {
   uint32_t tile_elements = 0;
   uint32_t arrays = 0;  // per parameter, the master weight included; at most kStateArraysMax
   float initial[kStateArraysMax] = {};  // of each array's elements, before the first step
 };
 
-// That of a job. The spec must be valid.
+// The shape for a job. The spec must be valid.
 StateShape StateShapeOf(const JobSpec& spec);
 
 // The state arrays of one tile. The memory belongs to the tier and stays valid while it lives;
 // each array holds `elements` fp32 values.
 struct TileView {
   float* array[kStateArraysMax] = {};  // the master weight first; common/job/optimizer.h names them
-  uint32_t arrays = 0;                 // so many of them are there
+  uint32_t arrays = 0;                 // arrays in use
   uint32_t elements = 0;
 
   float* master() const { return array[0]; }
@@ -49,20 +49,19 @@ class Tier {
   using Ready = std::function<void(absl::Status)>;
 
   virtual ~Tier() = default;
-  // Makes room for an extent of `elements` values, which are the initial ones.
-  // Errors: RESOURCE_EXHAUSTED with the bytes asked for.
+  // Makes room for an extent of `elements` values and fills in the initial ones.
+  // Errors: RESOURCE_EXHAUSTED with the bytes requested.
   virtual absl::Status AddExtent(uint32_t extent, uint32_t elements) = 0;
 
-  // Calls `ready` once the arrays of the extent are in memory; within the call when they are there
-  // already. An extent may be acquired several times. After an error there is nothing to release.
-  // Errors: what the disk said; then every later call fails alike.
+  // Calls `ready` once the arrays of the extent are in memory; within the call if they already
+  // are. An extent may be acquired several times. After an error there is nothing to release.
+  // Errors: those of the disk; then every later call fails with the same error.
   virtual void Acquire(uint32_t extent, Ready ready) = 0;
-  // Ends one Acquire. `version` other than 0: the arrays were changed, and are the state that round
-  // `version` starts from.
+  // Ends one Acquire. A nonzero `version` says that the arrays were changed and are now the state
+  // that round `version` starts from.
   virtual void Release(uint32_t extent, uint64_t version) = 0;
-  // The next extents to be acquired are those of `extents`, one after the other, in the order that
-  // this returns: the given one, first layers first, or its reverse. It changes no bit, only how
-  // much has to be moved.
+  // Announces that `extents` are acquired next, one after the other, in the returned order: the
+  // given one, first layers first, or its reverse. The order changes no bit, only the bytes moved.
   virtual std::vector<uint32_t> BeginSweep(std::vector<uint32_t> extents) = 0;
   // How many extents of a sweep should be acquired at a time, those in work included.
   virtual size_t sweep_depth() const = 0;
@@ -70,23 +69,23 @@ class Tier {
   // keeps them.
   virtual size_t read_depth() const = 0;
 
-  // Of an acquired extent.
+  // A tile of an acquired extent.
   virtual TileView Tile(uint32_t extent, uint32_t tile) = 0;
   // All state of an acquired extent, as tile_layout.h places it: whole pages from a page's start,
-  // so that direct I/O can fill it. The tier's.
+  // so that direct I/O can fill it. The tier owns the memory.
   virtual float* State(uint32_t extent) = 0;
-  // Of memory.
+  // Memory of the tier.
   virtual uint64_t bytes() const = 0;
-  // Gives the memory of its extents pages before their first use, see Arena::Touch. On any thread,
-  // beside State and Tile.
+  // Touches the memory of the extents before its first use, see Arena::Touch. Any thread, also
+  // during State and Tile.
   virtual void Warm() const {}
 };
 
-// Bytes AddExtent takes for an extent, whole pages, for planning before anything is allocated.
+// Bytes that AddExtent takes for an extent, in whole pages, for planning before any allocation.
 uint64_t DramExtentBytes(uint32_t elements, const StateShape& shape);
 
 // State in huge-page memory, array by array in each tile (tile_layout.h), updated in place. Every
-// extent counts as acquired, whether or not it is.
+// extent counts as acquired at all times.
 std::unique_ptr<Tier> MakeDramTier(const StateShape& shape);
 
 }  // namespace ballast::server

@@ -1,5 +1,5 @@
 // Where the arrays of an extent's optimizer state lie in memory: tile by tile, and inside a tile
-// array by array: the master weight, then what the optimizer keeps. One tile of AdamW (p, m, v) is
+// array by array: the master weight, then the optimizer's own. One tile of AdamW (p, m, v) is
 // one contiguous 768 KiB record: the unit of a kernel call and of disk I/O. Arrays of a whole
 // extent a power of two apart would fall into the same cache sets; inside a tile they are at most
 // 256 KiB apart, which the kernels stream without loss. Comes from: the layout's tile size. Goes
@@ -48,8 +48,8 @@ constexpr size_t StateFloats(size_t extent_elements, size_t tile_elements, size_
   return (whole_tiles * tile_elements + ArrayStride(last)) * arrays;
 }
 
-// From the packed form of an image, array behind array, to the one above: moves the arrays of the
-// short last tile apart, in place. Whole tiles are the same in both.
+// Converts the packed form of an image, array after array, to the one above: moves the arrays of
+// the short last tile apart, in place. Whole tiles are the same in both.
 inline void SpreadLastTile(size_t extent_elements, size_t tile_elements, size_t arrays,
                            float* state) {
   const size_t whole_tiles = extent_elements / tile_elements;
