@@ -1,9 +1,8 @@
-// Contributions: the bytes behind the registers of one round. Frames are copied in here once; a
-// complete extent is summed from here, and the step reads either that sum or, when one slot
-// contributes everything, the slot's own bytes.
-// Comes from: RoundDriver. Goes to: server/reduce, server/durability, server/state.
-// Thread safety: owned by the engine's strand, except ReduceTile, which workers call for distinct
-// tiles of extents that are not touched otherwise meanwhile.
+// Contributions: the bytes of the registers of one round. Frames are copied in here once; a
+// complete extent is summed from here, and the step reads either that sum or, with a single
+// contributor, the slot's own bytes. Comes from: RoundDriver. Goes to: server/reduce,
+// server/durability, server/state. Thread safety: owned by the engine's strand, except ReduceTile,
+// which workers call for distinct tiles of extents with no other access meanwhile.
 #pragma once
 
 #include <cstdint>
@@ -28,18 +27,18 @@ struct ReduceWork {
   reduce::ExtentContributions input;
   std::vector<const void*> grads;
   std::vector<reduce::ContributionRun> runs;
-  std::vector<std::vector<uint8_t>> present;  // what runs point to
+  std::vector<std::vector<uint8_t>> present;  // `runs` points here
   std::vector<reduce::TileNorm> norms;        // per tile
-  std::vector<uint32_t> slots;                // seats behind `grads`
+  std::vector<uint32_t> slots;                // slots of `grads`
 };
 
-// What of an extent goes into the vote.
+// An extent's part of the vote.
 struct ReducedNorm {
   reduce::ExtentNorm norm;
   Nonfinite first_nonfinite;
 };
 
-// What the step reads.
+// The gradient as the step reads it.
 struct GradientView {
   const void* data = nullptr;
   DType dtype = DType::kF32;
@@ -49,22 +48,22 @@ struct GradientView {
 
 class Contributions {
  public:
-  // Room for `layout`'s `owned` extents of the epoch's contributors, `window_extents` registers of
-  // each.
+  // Room for the `owned` extents of `layout`, with up to `window_extents` registers of each of the
+  // epoch's contributors.
   Contributions(const Layout& layout, const std::vector<uint32_t>& owned, const EpochRecord& epoch,
                 uint32_t window_extents);
 
-  // Gives memory to the registers that a round of `owned` extents fills first, so that it does not
-  // have to. Any thread, before the first use of the others.
+  // Allocates the registers that a round of `owned` extents fills first, so that the round does not
+  // have to. Any thread, before the first use of other functions.
   void Prepare(const Layout& layout, const std::vector<uint32_t>& owned);
 
   // Copies a frame's payload to its place and returns the checksum of its identity and payload,
-  // in one pass. What a frame with a wrong checksum leaves there counts as absent. Errors:
+  // in one pass. Bytes left there by a frame with a wrong checksum count as absent. Errors:
   // RESOURCE_EXHAUSTED.
   absl::StatusOr<uint32_t> Store(const Layout& layout, const FrameHeader& frame,
                                  const Payload& payload);
 
-  // Resolves what must be summed for an extent the FSM declared complete.
+  // Collects the inputs of the sum for an extent that the FSM declared complete.
   absl::StatusOr<std::shared_ptr<ReduceWork>> MakeWork(const RoundFsm& fsm, uint32_t extent);
 
   // After the sum: gives back registers that the step does not need.
@@ -73,12 +72,12 @@ class Contributions {
   // Gradient of an extent for the step; MakeWork and its tiles must be done.
   GradientView Gradient(const Layout& layout, uint32_t extent) const;
 
-  // Makes room for a gradient that was reduced before a restart, with the dtype and bytes of
-  // `logged` (room up to the next page), and returns where it must be put.
+  // Makes room for a gradient reduced before a restart, with the dtype and bytes of `logged` (room
+  // up to the next page), and returns its address.
   absl::StatusOr<char*> Restore(const Layout& layout, const std::vector<uint32_t>& contributors,
                                 const LoggedExtent& logged);
 
-  // Gives everything of `extent` back (stepped, skipped).
+  // Gives all buffers of `extent` back (stepped, skipped).
   void Release(uint32_t extent);
   void ReleaseAll();
 
@@ -88,10 +87,10 @@ class Contributions {
   struct ExtentBuffers {
     std::vector<BufferRef> grads;  // per slot
     BufferRef sum;
-    uint32_t only_slot = 0;  // whose register is the gradient when there is no sum
+    uint32_t only_slot = 0;  // without a sum, its register is the gradient
   };
   uint32_t seats_ = 0;
-  uint32_t contributors_ = 0;  // slots that have registers
+  uint32_t contributors_ = 0;  // slots with registers
   uint32_t window_extents_ = 0;
   BufferPools pools_;                   // of registers and sums
   std::vector<ExtentBuffers> extents_;  // by extent id
@@ -99,7 +98,7 @@ class Contributions {
 
 // Writes the sum of one tile and keeps its norm in `work`.
 void ReduceTile(const reduce::KernelTable& kernels, ReduceWork* work, size_t tile);
-// After all tiles, before OnReduced: a gradient that is not finite is looked for in the registers.
+// After all tiles, before OnReduced: finds the first non-finite gradient in the registers.
 ReducedNorm FinishReduce(const reduce::KernelTable& kernels, const ReduceWork& work);
 
 }  // namespace ballast::server

@@ -1,5 +1,5 @@
 // FirstPass: LAMB's first pass over the extents of this server, a few at a time. It changes no
-// state: what it finds is the second vote.
+// state: its results form the second vote.
 //
 //   Run -> acquire -> squares of its tiles on the workers -> release, as it was -> next ... -> done
 //
@@ -35,11 +35,11 @@ class FirstPass {
     std::function<void(const absl::Status&)> storage_failed;  // of the tier
   };
 
-  // What `deps` points to outlives this.
+  // All objects in `deps` outlive this.
   explicit FirstPass(Deps deps);
 
-  // Measures `extents`, first layers first, by `plan`. `layout` stays until `measured`, which is
-  // called at once when there are none. One at a time.
+  // Measures `extents`, first layers first, by `plan`. `layout` stays valid until `measured`, which
+  // is called at once without extents. One run at a time.
   void Run(const Layout& layout, std::shared_ptr<const StepPlan> plan,
            std::vector<uint32_t> extents);
 

@@ -12,7 +12,7 @@ absl::Status Reducer::Start(const RoundFsm& fsm, uint32_t extent) {
   BALLAST_ASSIGN_OR_RETURN(const std::shared_ptr<ReduceWork> work,
                            contributions_->MakeWork(fsm, extent));
   ++under_way_;
-  // Sums are worth all workers. Norms alone only read what one connection brings: one worker keeps
+  // Sums are worth all workers. Norms alone only read the bytes of one connection: one worker keeps
   // up, and is woken once per extent.
   const size_t tiles = work->norms.size();
   const size_t tiles_per_task = work->input.sum != nullptr ? 1 : std::max<size_t>(1, tiles);

@@ -1,5 +1,5 @@
-// TierWalk: a sweep over extents of a tier in the order that suits it, a few at a time: as many as
-// it holds in memory.
+// TierWalk: a sweep over extents of a tier in the tier's own order, a few at a time: as many as it
+// holds in memory.
 //
 //   Begin -> acquire -> ready ... Release -> Pump -> the next ... -> over
 //
@@ -23,15 +23,14 @@ class TierWalk {
   TierWalk(std::function<void(uint32_t)> ready, std::function<void(const absl::Status&)> failed)
       : ready_(std::move(ready)), failed_(std::move(failed)) {}
 
-  // Takes the first of `extents` into work, of which there is at least one; they come first layers
-  // first, as Tier::BeginSweep wants them. `tier` is borrowed until the walk is over. One walk at a
-  // time.
+  // Starts work on the first of `extents`, at least one, ordered first layers first as
+  // Tier::BeginSweep wants them. `tier` is borrowed until the walk is over. One walk at a time.
   void Begin(Tier* tier, std::vector<uint32_t> extents);
   // Gives back an extent that was ready; `version` as in Tier::Release.
   void Release(uint32_t extent, uint64_t version);
   // Whether every extent has been given back.
   bool over() const { return left_ == 0; }
-  // Takes the next extents into work, as far as there is room.
+  // Starts work on the next extents, as far as memory allows.
   void Pump();
 
  private:
