@@ -1,5 +1,5 @@
-// Which slots contribute to each extent in the open round: as the epoch's record says, or in an
-// upload the lead trainer alone.
+// The contributors of each extent in the open round: those of the epoch's record, or in an upload
+// the lead trainer alone.
 // Comes from: the plan, and the first RoundBegin of an upload. Goes to: RoundFsm.
 // Thread safety: thread-compatible; a part of RoundFsm.
 #pragma once

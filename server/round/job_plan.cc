@@ -1,4 +1,4 @@
-// Plans and what they cost, checked before anything is allocated. See job_plan.h.
+// Checks plans and their cost in memory before any allocation. See job_plan.h.
 #include "server/round/job_plan.h"
 
 #include <algorithm>
@@ -111,7 +111,7 @@ absl::Status CheckPlan(const JobPlan& plan) {
 
 namespace {
 
-// What a job with `world` trainers takes at a server, apart from what can be chosen.
+// Memory demand of a job with `world` trainers at a server, before the choices of a plan.
 struct Demand {
   uint32_t owned = 0;
   uint32_t contributors = 0;               // slots whose gradients have registers
@@ -124,7 +124,7 @@ struct Demand {
 };
 
 Demand DemandOf(const JobPlan& plan, const Layout& layout, uint32_t self, uint32_t world) {
-  // What the round keeps per extent and slot beside the bytes: about a cell and one entry.
+  // Bookkeeping of a round per extent and slot: about a cell and one entry.
   constexpr uint64_t kRegisterCellBytes = 64;
   const StateShape shape = StateShapeOf(plan.spec);
   Demand demand{.contributors = ContributorCount(plan.spec.gradients, world)};
@@ -142,15 +142,15 @@ Demand DemandOf(const JobPlan& plan, const Layout& layout, uint32_t self, uint32
   return demand;
 }
 
-// Registers with a window of `window` extents, as Contributions may come to have them: those of
-// one size are used again for others of that size only.
+// Upper bound of Contributions' registers for a window of `window` extents: a register is reused
+// for others of its size only.
 uint64_t RegisterBytes(const Demand& demand, uint32_t window) {
   uint64_t bytes = 0;
   for (const auto& [each, count] : demand.registers) bytes += std::min(count, window) * each;
   return bytes * demand.contributors;
 }
 
-// The largest window whose registers fit `bytes`; 0 when not even one extent does.
+// The largest window whose registers fit `bytes`; 0 when not even one extent fits.
 uint32_t WindowIn(const Demand& demand, uint64_t bytes) {
   uint32_t fits = 0;
   for (uint32_t too_many = demand.owned + 1; fits + 1 < too_many;) {
@@ -170,7 +170,7 @@ MemoryPlan PlanOf(const Demand& demand, uint64_t state_bytes, uint64_t room_byte
   memory.sum_bytes = demand.sum_bytes;
   memory.weight_bytes = demand.weight_bytes;
   const uint64_t fixed = memory.total();
-  // One contributor's registers are what the step reads, so all of them stay until it.
+  // The step reads a single contributor's registers, so all of them stay until then.
   const uint32_t least =
       demand.contributors == 1 ? demand.owned : std::min(demand.owned, window_extents_min);
   const uint32_t window = WindowIn(demand, room_bytes > fixed ? room_bytes - fixed : 0);
@@ -179,7 +179,7 @@ MemoryPlan PlanOf(const Demand& demand, uint64_t state_bytes, uint64_t room_byte
   return memory;
 }
 
-// With the state on NVMe: `extents` of it in memory, and if `more`, what else there is room for.
+// With the state on NVMe: `extents` of it in memory, and if `more`, as many more as fit.
 MemoryPlan PlanOnNvme(const Demand& demand, uint32_t extents, bool more, const MemoryRoom& room,
                       uint32_t window_extents_min) {
   MemoryPlan memory = PlanOf(demand, extents * demand.extent_bytes, room.bytes, window_extents_min);
@@ -200,7 +200,7 @@ bool Fits(const MemoryPlan& memory, const MemoryRoom& room) {
   return memory.total() <= room.bytes && memory.state_bytes <= room.state_bytes;
 }
 
-// The plan for a job that runs, or for the tier that suits a new one; it may not fit.
+// The plan for a running job, or for the best tier of a new one; it may not fit.
 MemoryPlan BestPlan(const JobPlan& plan, const Demand& demand, const MemoryRoom& room,
                     uint32_t window_extents_min) {
   if (room.nvme_extents.value_or(0) > 0) {
@@ -212,7 +212,7 @@ MemoryPlan BestPlan(const JobPlan& plan, const Demand& demand, const MemoryRoom&
                           plan.spec.device != Device::kCpu;
   if (!may_choose || (Fits(dram, room) && plan.spec.device == Device::kAuto)) return dram;
   const MemoryPlan nvme = PlanOnNvme(demand, kNvmeBuffersMin, true, room, window_extents_min);
-  // A state of a few extents takes less as it is.
+  // A state of few extents takes less memory in DRAM.
   return Fits(nvme, room) && (nvme.state_bytes <= dram.state_bytes || !Fits(dram, room)) ? nvme
                                                                                          : dram;
 }

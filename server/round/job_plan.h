@@ -1,4 +1,4 @@
-// Checks on a job's plan and the memory it will take at a server.
+// Checks of a job's plan and of its memory demand at a server.
 // Comes from: the home's attach barrier, or a peer. Goes to: RoundEngine, the job directory.
 // Thread safety: pure functions.
 #pragma once
@@ -27,7 +27,7 @@ std::vector<ContributorSet> ContributorsOf(const JobSpec& spec, const std::vecto
 // Every member contributes to every group, and sums are divided by their number.
 std::vector<ContributorSet> AllContribute(const std::vector<Member>& members, uint32_t groups);
 
-// Whether a plan that came from another server holds together: owners, members and contributors fit
+// Whether another server's plan is consistent: owners, members and contributors fit
 // the spec, which must be valid. Errors: INVALID_ARGUMENT BAD_SPEC.
 absl::Status CheckPlan(const JobPlan& plan);
 
@@ -48,11 +48,11 @@ struct MemoryPlan {
   uint64_t total() const { return state_bytes + register_bytes + sum_bytes + weight_bytes; }
 };
 
-// What a server has left for a job.
+// Memory left for a job at a server.
 struct MemoryRoom {
   uint64_t bytes = 0;                    // for everything (storage.memory_budget)
   uint64_t state_bytes = UINT64_MAX;     // of that for state (storage.dram_budget)
-  std::optional<uint32_t> nvme_extents;  // of a job that runs: as its MemoryPlan says
+  std::optional<uint32_t> nvme_extents;  // of a running job: as in its MemoryPlan
 };
 
 // Plan for server `self` in what `room` leaves; the window shrinks to `window_extents_min` before
@@ -62,15 +62,14 @@ struct MemoryRoom {
 absl::StatusOr<MemoryPlan> PlanMemory(const JobPlan& plan, uint32_t self, const MemoryRoom& room,
                                       uint32_t window_extents_min);
 
-// The least with which the job can continue at `self`: with its state on NVMe, if that may live
-// there.
+// The least memory with which the job can continue at `self`: with its state on NVMe, if allowed.
 MemoryPlan LeastMemory(const JobPlan& plan, uint32_t self, uint32_t window_extents_min);
 
 // "memory plan: needs ...; has ...": a line for the log. `disk_bytes`: of the job's files.
 std::string MemoryText(const MemoryPlan& memory, const MemoryRoom& room, uint64_t disk_bytes);
 
-// The most trainers for whose registers server `self` has room, if it keeps no larger window than
-// it must; at least the present ones. Arguments as PlanMemory, whose room holds this job, too.
+// The most trainers whose registers fit server `self` with the smallest window; at least the
+// present ones. Arguments as PlanMemory; the room includes this job's own memory.
 uint32_t WorldMax(const JobPlan& plan, uint32_t self, const MemoryRoom& room,
                   uint32_t window_extents_min);
 

@@ -1,7 +1,6 @@
-// JobStrand: the strand of one job as the parts of its engine use it. What is posted here runs
-// while the engine lives, never after its end.
-// Comes from: Engine. Goes to: the parts of RoundDriver.
-// Thread safety: Bind before all else; the rest from any thread.
+// JobStrand: the strand of one job as the parts of its engine use it. Its tasks run while the
+// engine lives, never after its end. Comes from: Engine. Goes to: the parts of RoundDriver. Thread
+// safety: Bind before all else; the rest from any thread.
 #pragma once
 
 #include <chrono>
@@ -21,15 +20,15 @@ class JobStrand {
 
   explicit JobStrand(Executor* executor) : strand_(executor) {}
 
-  // `engine` owns this strand and all that its tasks touch.
+  // `engine` owns this strand and all objects that its tasks touch.
   void Bind(std::weak_ptr<const void> engine) { engine_ = std::move(engine); }
 
   // Keeps the engine alive until `task` has run.
   void Post(Task task) {
     strand_.Post([engine = KeepAlive(), task = std::move(task)] { task(); });
   }
-  // As Post, but on the calling thread when the job has nothing else to do. For what a poller or a
-  // worker brings: waking another thread for it costs more than doing it.
+  // As Post, but on the calling thread when the job has nothing else to do. For the short tasks of
+  // pollers and workers, which cost less than waking another thread.
   void Dispatch(Task task) {
     strand_.Dispatch([engine = KeepAlive(), task = std::move(task)] { task(); });
   }
@@ -40,8 +39,9 @@ class JobStrand {
     });
   }
 
-  // For other threads, the log's above all: a callback that runs `task` on the strand if the engine
-  // still lives. It does not keep the engine alive, whose end waits for those threads.
+  // For other threads, mainly the log's: a callback that runs `task` on the strand if the engine
+  // still lives. It does not keep the engine alive, because the engine's end waits for those
+  // threads.
   Done Callback(std::function<void(const absl::Status&)> task) const {
     return
         [engine = engine_, post = strand_.Poster(), task = std::move(task)](absl::Status status) {
@@ -50,8 +50,8 @@ class JobStrand {
           });
         };
   }
-  // The same for a last word that is due even when the engine has ended: its task learns whether
-  // the engine is alive. False after the executor has shut down: the task does not run.
+  // The same for a final report, due even after the engine's end: its task learns whether the
+  // engine is alive. False after the executor has shut down: the task does not run.
   std::function<bool(std::function<void(bool alive)>)> Ending() const {
     return [engine = engine_, post = strand_.Poster()](std::function<void(bool alive)> task) {
       return post([engine, task = std::move(task)] {
@@ -61,7 +61,7 @@ class JobStrand {
     };
   }
 
-  // Drops what waits and what comes, as Strand::Close.
+  // Drops waiting and future tasks, as Strand::Close.
   void Close() { strand_.Close(); }
 
   // Keeps the engine, and so all of its parts, alive while a copy lives.

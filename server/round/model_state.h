@@ -1,7 +1,7 @@
-// ModelState: the state of the extents that this server owns: where their arrays stay, and the
-// weights of the present version.
+// ModelState: the state of this server's extents: the placement of their arrays, and the weights of
+// the present version.
 // Comes from: Engine::Make. Goes to: Sweep, InitialWeights, StateSender, recovery, growth.
-// Thread safety: on the job's strand, but for what ExtentStore allows workers.
+// Thread safety: on the job's strand, except the calls that ExtentStore allows workers.
 #pragma once
 
 #include <cstdint>

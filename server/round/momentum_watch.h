@@ -1,9 +1,8 @@
-// MomentumWatch: which groups of an SGD job step without momentum. torch gives a parameter its
-// momentum buffer at its first step with momentum; a server keeps one buffer for all parameters of
-// the job, and cannot tell an unused one from one that is zero. So a group whose rounds had no
-// momentum gets none later.
-// Comes from: RoundDriver: begins, decisions, and the newest decision after a restart. Goes to:
-// refusals. Thread safety: on the job's strand.
+// MomentumWatch: remembers which groups of an SGD job step without momentum. torch gives a
+// parameter its momentum buffer at its first step with momentum; a server keeps one buffer for all
+// parameters of the job, and cannot tell an unused buffer from a zero one. So a group whose rounds
+// had no momentum gets none later. Comes from: RoundDriver: begins, decisions, and the newest
+// decision after a restart. Goes to: refusals. Thread safety: on the job's strand.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +17,12 @@ namespace ballast::server {
 
 class MomentumWatch {
  public:
-  // Takes note of a decision on a round of a job of `spec`. A round that is not applied, or that
-  // uploads weights, changes nothing; one that uploads state brings buffers of its own, so that
-  // every group may have momentum again.
+  // Records a decision on a round of a job of `spec`. Skipped rounds and uploads of weights change
+  // nothing; an upload of state brings its own buffers, so that every group may have momentum
+  // again.
   void OnDecision(const JobSpec& spec, const Decision& decision);
-  // INVALID_ARGUMENT BAD_HYPERPARAM when a slot begins a round with a momentum for a group whose
-  // last round had none.
+  // INVALID_ARGUMENT BAD_HYPERPARAM when a slot begins a round with momentum for a group whose last
+  // round had none.
   absl::Status Check(const JobSpec& spec, uint32_t slot, const RoundBegin& begin) const;
 
  private:

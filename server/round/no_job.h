@@ -1,5 +1,5 @@
-// The answers to a caller that names a job which this server does not have, or which is another
-// tenant's: one function for both, so that the two answers do not differ.
+// The answers to a caller that names an unknown job or another tenant's: one function for both, so
+// that the two answers do not differ.
 // Comes from: server/rpc, Audience, the job directory. Goes to: trainers, operators.
 // Thread safety: pure functions.
 #pragma once

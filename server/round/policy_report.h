@@ -1,4 +1,4 @@
-// What trainers hear of the policy outside of rounds: when they attach, and with the state.
+// Reports the policy to trainers outside of rounds: when they attach, and with the state.
 // Comes from: the FSM's policy state, the newest decision. Goes to: SeatState, StateInfo.
 // Thread safety: pure functions.
 #pragma once

@@ -21,7 +21,7 @@ class SquaresOfVotes {
  public:
   explicit SquaresOfVotes(const RatioInput& input) : input_(input) {}
 
-  // Per tensor: those of its extents, in the order of their ids.
+  // Per tensor: the squares of its extents, in the order of their ids.
   absl::StatusOr<std::vector<std::vector<optim::TensorSquares>>> Take() {
     const Layout& layout = input_.layout;
     std::vector<std::vector<optim::TensorSquares>> squares(layout.tensors().size());

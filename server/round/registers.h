@@ -1,4 +1,4 @@
-// Registers per (extent, slot) of one round: which frames are in, with their checksums. Dedup is a
+// Registers per (extent, slot) of one round: the received frames, with their checksums. Dedup is a
 // register per key, never a counter, so that a duplicate, late or conflicting frame is recognised.
 // Comes from: RoundFsm. Goes to: RoundFsm. Thread safety: thread-compatible, owned by the FSM.
 #pragma once
@@ -29,7 +29,7 @@ class Registers {
     for (const ChunkRange& range : ranges) cell.entries.push_back({range, 0, false});
   }
 
-  // What Put would say.
+  // The verdict of Put, without recording the frame.
   FrameVerdict Look(uint32_t row, uint32_t column, ChunkRange range, uint32_t crc32c) const {
     const Entry* entry = Find(row, column, range);
     if (entry == nullptr) return FrameVerdict::kNoSuchRange;

@@ -63,7 +63,7 @@ std::string ScatteredAdvice(const SlotBegin& ours, const SlotBegin& theirs,
                       "before the collective, and push zeros where one trainer has none");
 }
 
-// The first tensor for which one of the two has a gradient and the other none, as text.
+// Names the first tensor for which only one of the two has a gradient.
 std::string PresenceDifference(const SlotBegin& ours, const SlotBegin& theirs,
                                const JobSpec& spec) {
   const auto has = [](const SlotBegin& slot, size_t tensor) {

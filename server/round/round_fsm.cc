@@ -56,7 +56,7 @@ const char* PhaseName(Phase phase) {
   return "?";
 }
 
-// The protocol. What is not listed has no effect: a vote for a decided round, a reduction that
+// The protocol. An unlisted input has no effect: a vote for a decided round, a reduction that
 // finishes after the job failed.
 const std::vector<RoundFsm::Transition>& RoundFsm::Table() {
   using F = RoundFsm;
@@ -192,18 +192,18 @@ void RoundFsm::OnBegin(const Input& input, Effects* effects) {
   auto [slot_id, begin] = std::get<BeginInput>(input);
   CutPadding(layout_.tensors().size(), &begin.presence);
   Slot& slot = slots_[slot_id];
-  if (durable() && SameBegin(slot_id, begin)) {  // Its stream broke, and it says everything again.
+  if (durable() && SameBegin(slot_id, begin)) {  // Its stream broke, so it repeats its begin.
     effects->push_back(AckSlot{slot_id, slot.owed == 0});
     return;
   }
   if (durable() && begin.round + 1 == round_) {
-    // It said so after its stream broke, and the round ended while that was on its way: its result
-    // has been sent to the new stream.
+    // It repeated its begin after its stream broke, and the round ended meanwhile: its result has
+    // been sent to the new stream.
     effects->push_back(AckSlot{slot_id, true});
     return;
   }
   if (absl::Status st = CheckBegin(slot_id, begin); !st.ok()) {
-    // A refused slot can take no further part, so to the others it is lost.
+    // A refused slot can take no further part, so the others see it as lost.
     slot.lost = true;
     slot.why_lost = std::string(st.message());
     effects->push_back(FailSlot{slot_id, st});
@@ -225,8 +225,8 @@ void RoundFsm::OnBegin(const Input& input, Effects* effects) {
   MaybePrepare(effects);
 }
 
-// Opens the registers of what the slot owes: everything it contributes to, except what was reduced
-// before a restart. Of an upload the lead trainer alone contributes.
+// Opens the registers of the extents that the slot owes: all it contributes to, except those
+// reduced before a restart. In an upload the lead trainer alone contributes.
 void RoundFsm::OpenRegisters(uint32_t slot_id, Effects* effects) {
   Slot& slot = slots_[slot_id];
   if (IsUpload(slot.begin.upload) && !contributors_.uploads()) {
@@ -247,7 +247,7 @@ void RoundFsm::OpenRegisters(uint32_t slot_id, Effects* effects) {
   }
 }
 
-// The server has all it needs of the round. A slot whose stream broke cannot know.
+// The server has all it needs for the round. A slot whose stream broke cannot know that.
 void RoundFsm::OnLateBegin(const Input& input, Effects* effects) {
   const auto& [slot, begin] = std::get<BeginInput>(input);
   if (durable() && begin.round == round_) effects->push_back(AckSlot{slot, true});
@@ -505,7 +505,7 @@ void RoundFsm::MaybePrepare(Effects* effects) {
 }
 
 void RoundFsm::OnDurable(const Input&, Effects* effects) {
-  if (phase_ == Phase::kPrepared) return Conclude(effects);  // LAMB's ratios are.
+  if (phase_ == Phase::kPrepared) return Conclude(effects);  // LAMB's ratios are durable.
   phase_ = Phase::kPrepared;
   votes_[self_] = prepared_->vote;
   effects->push_back(SendVote{round_, prepared_->vote, prepared_->epoch});
@@ -649,8 +649,8 @@ void RoundFsm::OnSlotGrows(const Input& input, Effects* effects) {
   CheckSeats(effects);
 }
 
-// Fails the job when a slot waits to add groups before a round that another began without them:
-// they would wait for each other for ever.
+// Fails the job when a slot waits to add groups before a round that another slot has begun without
+// them: the two would wait for each other forever.
 void RoundFsm::CheckGrowing(Effects* effects) {
   const auto growing =
       std::find_if(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.growing; });
@@ -666,8 +666,8 @@ void RoundFsm::CheckGrowing(Effects* effects) {
        effects);
 }
 
-// Of the members at least one has left since the job came back from rest. The others have left too,
-// or were members when the job came to rest and are not back: the job does not wait for those.
+// At least one member has left since the job came back from rest. The others have left too, or were
+// members when the job came to rest and did not return: the job does not wait for those.
 bool RoundFsm::AllHaveLeft() const {
   const bool gone = std::all_of(slots_.begin(), slots_.end(), [](const Slot& slot) {
     return slot.left || slot.rested || !slot.member;
@@ -675,8 +675,8 @@ bool RoundFsm::AllHaveLeft() const {
   return gone && std::any_of(slots_.begin(), slots_.end(), [](const Slot& s) { return s.left; });
 }
 
-// Ends the job when all trainers have left. Fails it when a trainer that is missing owes something.
-// A slot that vanished after its last push does not stop the round it contributed to.
+// Ends the job when all trainers have left. Fails it when a missing trainer owes something. A slot
+// that vanished after its last push does not stop the round it contributed to.
 void RoundFsm::CheckSeats(Effects* effects) {
   if (phase_ != Phase::kIdle && phase_ != Phase::kCollect) return;
   if (AllHaveLeft()) {

@@ -6,21 +6,20 @@
 //           -all votes-> APPLYING(t) -all stepped-> IDLE(t+1);   any -> FAILED | FINISHED
 //
 // With LAMB a round stays PREPARED longer: after all votes the server measures its extents, votes
-// again with what it found, and has the ratios on disk before it applies. Nothing can be seen of
-// the round before that.
+// again with the squares, and has the ratios on disk before it applies. The round has no visible
+// effect before that.
 //
-// An upload is a round like any other in which the lead trainer pushes weights, or a plane of the
-// state, in place of gradients: it is the only contributor, and the decision says what they take
-// the place of.
+// An upload is an ordinary round in which the lead trainer pushes weights, or a plane of the state,
+// in place of gradients: it is the only contributor, and the decision names the replaced plane.
 //
-// A job whose durability is not `none` outlives its processes: a trainer or server that is away is
-// waited for, a slot may open its stream and its round again, and Restore puts a restarted server
-// back where its log ends.
+// A job whose durability is not `none` outlives its processes: it waits for absent trainers and
+// servers, a slot may open its stream and its round again, and Restore puts a restarted server back
+// where its log ends.
 //
 // The class is larger than others on purpose. Each transition reads the seats, the registers, the
-// initial weights and the votes together: the slots that are away decide whether a round may end,
-// and what is reduced decides what a slot that is back owes. Split, the one table would become
-// several that call each other, and the order of effects would stand nowhere.
+// initial weights and the votes together: absent slots decide whether a round may end, and the
+// reduced extents decide how much a returning slot owes. Split, the one table would become several
+// that call each other, and no place would define the order of effects.
 //
 // Comes from: RoundDriver (streams, kernels, peers). Goes to: RoundDriver, as effects.
 // Thread safety: thread-compatible; owned by the engine's strand.
@@ -59,7 +58,7 @@ struct BeginInput {
   uint32_t slot = 0;
   RoundBegin begin;
 };
-struct FrameInput {  // RefusalOf is nothing, and the frame's bytes are where they belong
+struct FrameInput {  // RefusalOf admitted the frame, and its bytes are in place
   FrameHeader frame;
 };
 struct ReducedInput {
@@ -69,7 +68,7 @@ struct ReducedInput {
   Nonfinite first_nonfinite;
 };
 struct DurableInput {
-};  // everything prepared so far, or LAMB's ratios, survives at the job's level
+};  // everything prepared so far, or LAMB's ratios, is durable at the job's level
 struct VoteInput {
   uint32_t epoch = 0;
   uint64_t round = 0;
@@ -121,7 +120,7 @@ struct PrepareRound {  // log the PREPARE record and flush; answer with DurableI
 struct SendVote {
   uint64_t round = 0;
   Vote vote;
-  uint32_t epoch = 0;  // the vote was given in
+  uint32_t epoch = 0;  // of the vote
 };
 struct MeasureRound {  // LAMB's first pass, which changes nothing; answer with MeasuredInput
   Decision decision;
@@ -153,19 +152,19 @@ using Effect = std::variant<InitialComplete, AckSlot, MoveWindow, ReduceExtent, 
                             FailSlot, FailJob, FinishJob>;
 using Effects = std::vector<Effect>;
 
-// Where a restarted server continues: what its slots and log hold.
+// The point where a restarted server continues, from its images and log.
 struct Restored {
   uint64_t round = 1;  // of the state: every round below is applied
   PolicyState policy;
   std::vector<uint64_t> tensor_step;
   std::vector<uint32_t> init_missing;           // owned extents without initial weights
-  std::map<uint32_t, ReducedInput> reduced;     // owned extents of `round` that are in the log
+  std::map<uint32_t, ReducedInput> reduced;     // logged owned extents of `round`
   std::optional<PreparedRecord> prepared;       // `round` was prepared
-  std::optional<PreparedRecord> last_prepared;  // round - 1, whose vote a peer may still lack
-  std::vector<float> ratios;  // LAMB's of `round`, which are logged; both votes have the squares
+  std::optional<PreparedRecord> last_prepared;  // of round - 1; a peer may still lack its vote
+  std::vector<float> ratios;  // LAMB's logged ratios of `round`; both votes have the squares
 };
 
-// How the open round ends, as far as that is known.
+// The end of the open round, as far as known.
 struct Outcome {
   enum class Stage : uint8_t { kOpen, kMeasuring, kLogging };  // the last two with LAMB only
   Stage stage = Stage::kOpen;
@@ -180,31 +179,30 @@ class RoundFsm {
            uint32_t window_extents);
 
   // Why a frame is refused now; nothing: the frame is admitted. The bytes of an admitted frame may
-  // be put where they belong, which nothing reads before Step(FrameInput) has said that they are
-  // there. No other input comes between the two. A frame without its FrameInput counts as absent.
+  // be put in place, where nothing reads them before Step(FrameInput) has reported them. No other
+  // input comes between the two. A frame without its FrameInput counts as absent.
   std::optional<FrameRefused> RefusalOf(const FrameHeader& frame) const;
 
-  // Appends to `effects` what must be done, in order. An input that the phase does not expect has
-  // no effect.
+  // Appends the actions to take, in order, to `effects`. An input that the phase does not expect
+  // has no effect.
   void Step(const Input& input, Effects* effects);
 
-  // Puts a fresh FSM where a restarted server continues, and appends what must be done at once.
+  // Puts a fresh FSM where a restarted server continues, and appends the immediate actions.
   void Restore(const Restored& restored, Effects* effects);
 
-  // Where this server stands; nothing while that is being decided (the log is being flushed), or
-  // unless the epoch is sealed.
+  // This server's position in the sealed epoch; nothing while a log flush is about to decide it, or
+  // if the epoch is not sealed.
   std::optional<SealAnswer> Sealed() const;
 
-  // Goes over to the next epoch, whose members may be others and more or fewer, with room for
-  // `window_extents` (as the constructor's). What was collected or prepared of a round that the new
-  // epoch runs again is dropped, and of initial weights every extent that is not complete, or all
-  // of them when the record says so. A slot that has left stays empty. Errors: INTERNAL when the
-  // record contradicts where this server stands; a server that has not ended the round before it
-  // adopts it later.
+  // Changes to the next epoch, which may have other members, more or fewer, with room for
+  // `window_extents` (as the constructor's). Drops the data and the PREPARE of a round that the new
+  // epoch runs again, and the initial weights of incomplete extents, or of all extents when the
+  // record says so. The seat of a slot after its Leave stays empty. Errors: INTERNAL when the
+  // record contradicts this server's position; a server still in the round before adopts it later.
   absl::Status Adopt(const JobPlan& plan, uint32_t window_extents, Effects* effects);
 
   // Grows the job between rounds. Errors: FAILED_PRECONDITION LAYOUT_MISMATCH when a round is open
-  // or the version is not the next one; CheckGrowth has the same and changes nothing.
+  // or the version is not the next one; CheckGrowth has the same errors and changes nothing.
   // `window_extents`: as the constructor's.
   absl::Status Extend(JobPlan plan, Layout layout, uint32_t window_extents);
   absl::Status CheckGrowth(const JobPlan& plan) const;
@@ -218,11 +216,11 @@ class RoundFsm {
   const std::vector<uint32_t>& owned() const { return owned_; }  // in push order
   uint32_t window_base() const { return window_base_; }
   bool sealed() const { return sealed_; }
-  // This server's PREPARE of the round before the present one, if it is known.
+  // This server's PREPARE of the previous round, if known.
   const std::optional<PreparedRecord>& last_prepared() const { return last_prepared_; }
   // Owned extents that still lack (part of) their initial weights.
   uint32_t init_missing() const { return init_missing_; }
-  // Whether `slot` has opened the present round, and whether it is out of the job for good.
+  // Whether `slot` has begun the present round, and whether it was lost or has left.
   bool Begun(uint32_t slot) const { return slots_[slot].begun; }
   bool Gone(uint32_t slot) const { return slots_[slot].lost || slots_[slot].left; }
   bool Left(uint32_t slot) const { return slots_[slot].left; }
@@ -231,23 +229,23 @@ class RoundFsm {
   bool Present(uint32_t slot, uint32_t tensor) const;
   // Per tensor: PresentAnywhere.
   std::vector<bool> PresentTensors() const;
-  // Whether a server may still lack, or lose again, initial weights: no round has changed them.
+  // Whether a server may still lack initial weights, or lose them again: no round has changed them.
   bool InitIsFresh() const {
     return init_missing_ != 0 || round_ == 1 || round_ == plan_.grown_round;
   }
   // Whether all initial weights of an owned extent are in.
   bool InitComplete(uint32_t extent) const { return init_.Complete(extent, 0); }
-  // Whether a slot that was lost may open its stream again.
+  // Whether a lost slot may open its stream again.
   bool MayReturn(uint32_t slot) const { return durable() && !slots_[slot].left; }
-  // At the home: what `slot` gave with the newest finished round; empty when nothing.
+  // At the home: the user state of `slot` from the newest finished round; may be empty.
   std::string UserState(uint32_t slot) const;
-  // This server's vote on `round`, if it has given one and still knows it.
+  // This server's vote on `round`, if it has voted and still has the vote.
   std::optional<Vote> OwnVoteOn(uint64_t round) const;
   // The answer to `peer`, which has voted on `round`: OwnVoteOn. DATA_LOSS STATE_LOST when this
-  // server has passed that round, which needs a later vote of that peer: the peer's disk has lost
-  // it.
+  // server has passed that round, for which it needed a later vote of that peer: the peer's disk
+  // has lost that vote.
   VoteAnswer AnswerVote(uint64_t round, uint32_t peer) const;
-  // Owned extents of which no gradient frame of the open round is needed from `slot` any more.
+  // Owned extents that need no further gradient frame from `slot` in the open round.
   std::vector<uint32_t> CompleteFor(uint32_t slot) const;
   // Owned extents that still lack (part of) their initial weights.
   std::vector<uint32_t> InitMissing() const;
@@ -257,16 +255,16 @@ class RoundFsm {
   const std::vector<uint32_t>& Contributors(uint32_t extent) const {
     return contributors_.Of(extent);
   }
-  // All that the FSM knows of a status: everything but `state`, `state_bytes` and `open_streams`.
+  // Fills in everything but `state`, `state_bytes` and `open_streams`.
   void FillStatus(JobStatus* status) const;
 
  private:
   struct Slot {
-    bool member = false;  // else the seat is empty, and nothing of it is waited for
+    bool member = false;  // else the seat is empty, and no round waits for it
     bool begun = false;
     bool lost = false;
     bool left = false;
-    bool rested = false;  // its holder was a member when the job came to rest, and is not back
+    bool rested = false;  // its holder was a member when the job came to rest, and is still away
     bool growing = false;
     uint32_t owed = 0;  // owned extents it still owes in the open round
     RoundBegin begin;
@@ -302,7 +300,7 @@ class RoundFsm {
   void ResetRound();
   absl::Status CheckBegin(uint32_t slot, const RoundBegin& begin) const;
   absl::Status CheckUpload(uint32_t slot, const RoundBegin& begin) const;
-  // Whether the slot begins the round as the others did: layout, upload and hyper-parameters.
+  // Whether the slot begins the round like the others: layout, upload and hyper-parameters.
   absl::Status CheckSameRound(uint32_t slot, const RoundBegin& begin) const;
   // Why the frame is refused, in this order; kUnspecified: it is not.
   Reason CheckFrame(const FrameHeader& frame, std::string* message) const;
@@ -318,7 +316,7 @@ class RoundFsm {
   bool SameBegin(uint32_t slot, const RoundBegin& begin) const;
   void OpenRegisters(uint32_t slot, Effects* effects);
   Vote OwnVote() const;
-  // With `hyper` per group.
+  // `hyper` has one entry per group.
   std::vector<ScalarSet> VotedScalars(const std::vector<Hyper>& hyper) const;
   uint32_t ContributorDigest() const;
   void MaybeDecide(Effects* effects);
@@ -360,7 +358,7 @@ class RoundFsm {
   Nonfinite first_nonfinite_;
   uint32_t reduced_count_ = 0;
   uint32_t window_base_ = 0;
-  // Of the open round once it is prepared, and of the round before.
+  // The open round's once it is prepared, and the previous round's.
   std::optional<PreparedRecord> prepared_;
   std::optional<PreparedRecord> last_prepared_;
   std::map<uint32_t, Vote> votes_;

@@ -1,4 +1,4 @@
-// RoundFsm: restart, what slots must agree on, uploads, growth, epochs, and what others may read.
+// RoundFsm: restart, agreement of slots, uploads, growth, epochs, and read access for others.
 // See round_fsm.h; the protocol itself is in round_fsm.cc. Thread safety: as round_fsm.h.
 #include <algorithm>
 #include <optional>
@@ -33,7 +33,7 @@ void RoundFsm::Restore(const Restored& restored, Effects* effects) {
   for (const uint32_t extent : restored.init_missing) {
     OpenInit(extent);
   }
-  Effects quiet;  // No slot is attached yet, so no window is sent.
+  Effects quiet;  // Dropped: no slot is attached yet, so no window is sent.
   for (const auto& [extent, reduced] : restored.reduced) {
     MarkReduced(reduced, &quiet);
     pending_[position_[extent]] = 0;
@@ -90,7 +90,7 @@ void RoundFsm::MaybeSettle(Effects* effects) {
   effects->push_back(LogRatios{{prepared_->epoch, round_, outcome_.ratios, *own.squares}});
 }
 
-// --- What slots must begin a round with alike ---------------------------------------------------
+// --- Agreement of slots at the begin of a round -------------------------------------------------
 
 absl::Status RoundFsm::CheckSameRound(uint32_t slot_id, const RoundBegin& begin) const {
   if (begin.layout_version != plan_.layout_version) {
@@ -102,8 +102,8 @@ absl::Status RoundFsm::CheckSameRound(uint32_t slot_id, const RoundBegin& begin)
         static_cast<int>(slot_id));
   }
   const SlotBegin ours{slot_id, begin};
-  bool stepped = false;   // All begun slots were found equal before, so one of them is enough:
-  bool digested = false;  // for digests one that has any.
+  bool stepped = false;   // All begun slots were found equal before, so one of them is enough;
+  bool digested = false;  // for digests, one with digests.
   for (uint32_t other = 0; other < slots_.size(); ++other) {
     if (!slots_[other].begun) continue;
     const SlotBegin theirs{other, slots_[other].begin};
@@ -136,7 +136,7 @@ uint32_t RoundFsm::ContributorDigest() const {
   for (const Slot& slot : slots_) {
     if (!slot.member) continue;
     bits.clear();
-    // All present and an explicit list of ones must digest alike.
+    // An empty list and a list of ones mean the same and must have the same digest.
     for (size_t t = 0; t < layout_.tensors().size(); ++t) {
       bits.push_back(slot.begin.presence.empty() || slot.begin.presence[t] ? 1 : 0);
     }
@@ -226,7 +226,7 @@ absl::Status RoundFsm::Adopt(const JobPlan& plan, uint32_t window_extents, Effec
   }
   std::vector<Slot> slots = SlotsOf(plan.epoch);
   for (const Member& member : plan_.epoch.members) {
-    // Its Leave was heard in the old epoch, and is not said again.
+    // Its Leave arrived in the old epoch, and is not repeated.
     if (plan.epoch.Holds(member.slot, member.incarnation)) {
       slots[member.slot].left = slots_[member.slot].left;
       slots[member.slot].rested = slots_[member.slot].rested;
@@ -234,7 +234,7 @@ absl::Status RoundFsm::Adopt(const JobPlan& plan, uint32_t window_extents, Effec
   }
   plan_.epoch = plan.epoch;
   contributors_.Take(plan_.epoch.contributors, layout_);
-  // A job that was woken rests no more: a later seal records this plan.
+  // The job no longer rests: a later seal records this plan.
   plan_.resting = false;
   plan_.resting_round = 0;
   plan_.sealed_epoch = 0;
@@ -248,8 +248,8 @@ absl::Status RoundFsm::Adopt(const JobPlan& plan, uint32_t window_extents, Effec
   return absl::OkStatus();
 }
 
-// A slot that sends initial weights now sends whole extents: none holds frames of two processes.
-// What rounds have changed stays.
+// A slot that sends initial weights now sends whole extents, so that none mixes frames of two
+// processes. Extents changed by a round stay.
 void RoundFsm::DropInit(bool all) {
   // Whether no round with this extent is decided yet: it holds initial weights.
   const auto unvoted = [this](uint32_t extent) {
@@ -270,7 +270,7 @@ std::vector<uint32_t> RoundFsm::CompleteFor(uint32_t slot) const {
   std::vector<uint32_t> complete;
   const bool all = phase_ != Phase::kIdle && phase_ != Phase::kCollect;
   for (uint32_t position = 0; position < owned_.size(); ++position) {
-    // The lead trainer may be about to upload, which it alone does, whatever the sets say.
+    // The lead trainer may be about to upload, which it alone does, regardless of the sets.
     const bool may_upload = slot == plan_.epoch.lead_trainer() && !slots_[slot].begun;
     const bool contributes = may_upload || contributors_.Contributes(owned_[position], slot);
     if (all || !contributes || reduced_[position] != 0 ||

@@ -1,4 +1,4 @@
-// RoundHistory: what the last finished rounds of a job were at this server, for operators.
+// RoundHistory: the last finished rounds of a job at this server, for operators.
 // Comes from: RoundMeter, once a round. Goes to: JobStatus, and from there to /statusz and
 // `ballastctl rounds`.
 // Thread safety: on the job's strand. Pure: no clock of its own. Memory: kRoundsKept entries,
@@ -24,14 +24,14 @@ struct FinishedRound {
   uint64_t collect_ns = 0;
   uint64_t vote_ns = 0;
   uint64_t step_ns = 0;
-  uint64_t pushed_bytes = 0;  // payloads that this server took
+  uint64_t pushed_bytes = 0;  // payloads taken by this server
   double grad_norm = 0;       // global, as in Decision
   int last_slot = -1;         // whose begin or frame came last here; -1: none since a restart
 };
 
 class RoundHistory {
  public:
-  // Forgets the oldest entry where kRoundsKept are there.
+  // Overwrites the oldest entry once kRoundsKept are kept.
   void Add(const FinishedRound& round);
   // Oldest first.
   std::vector<FinishedRound> All() const;

@@ -1,5 +1,5 @@
-// Types that cross the border of the round room: what comes in from streams and peers, what goes
-// back out. Protobuf-free and byte-free apart from Payload.
+// Types that cross the border of the round room: input from streams and peers, and the answers.
+// Protobuf-free and byte-free apart from Payload.
 // Comes from: server/rpc. Goes to: RoundFsm, RoundEngine. Thread safety: plain values.
 #pragma once
 
@@ -30,24 +30,24 @@ struct Member {
   // The identity that attached, as its URI; empty: no identity is needed to use the seat.
   std::string identity;
 
-  // Whether the seat is that of this caller, if the incarnation is.
+  // Whether the seat belongs to this caller, provided the incarnation matches.
   bool BelongsTo(const Caller& caller) const {
     return !caller.secured || identity.empty() || identity == caller.uri();
   }
 };
 
-// The immutable fencing record. How many take part is said here and nowhere else: a job with a
-// variable world has seats that are empty.
+// The immutable fencing record, and the only source of the number of participants: a job with a
+// variable world has empty seats.
 struct EpochRecord {
   uint32_t epoch = 1;
   uint64_t start_round = 1;
   std::vector<Member> members;               // ascending slot, at least one
   std::vector<ContributorSet> contributors;  // one per group
-  // A new process uploads the initial weights, and some server lacks part of those of the old one:
-  // all are dropped, so that no weights of two processes are mixed.
+  // A new process uploads the initial weights, and some server lacks part of the old one's: all are
+  // dropped, so that the weights of two processes are never mixed.
   bool init_again = false;
-  // Of a variable world: no later epoch has fewer members. The job waits for a trainer that is lost
-  // below that.
+  // In a variable world: no later epoch has fewer members. The job waits for a lost trainer when
+  // too few would remain.
   uint32_t min_world = 1;
 
   uint32_t world() const { return static_cast<uint32_t>(members.size()); }
@@ -75,32 +75,32 @@ struct JobPlan {
   std::vector<uint32_t> servers;  // ids, ascending; the first is the home and the lead server
   std::vector<uint32_t> owner;    // server id per extent
   uint32_t layout_version = 1;
-  uint32_t sealed_epoch = 0;   // the epoch this server has promised to prepare nothing of any more
+  uint32_t sealed_epoch = 0;   // this server promised to prepare no further round of this epoch
   bool resting = false;        // on disk only: the job ended, and waits to be continued
-  uint64_t resting_round = 0;  // with that: the next round
-  // On the home's disk: not every server has made it yet. To a server: it makes the job if it has
-  // no files; else they are lost.
+  uint64_t resting_round = 0;  // while resting: the next round
+  // On the home's disk: not every server has made the job yet. In a plan sent to a server: the
+  // server makes the job if it has no files. Without it, missing files are lost files.
   bool making = false;
-  // Of a durable job that has grown: the round before which it last did so, and its tensors then.
+  // Of a grown durable job: the round before which it last grew, and its number of tensors then.
   uint64_t grown_round = 0;
   uint32_t tensors_before = 0;
   bool growing = false;  // on the wire only: make room for this plan; it comes again to take effect
-  std::string tenant = kDefaultTenant;  // that the job belongs to
+  std::string tenant = kDefaultTenant;  // owner of the job
 
   QualifiedName name() const { return {tenant, spec.name}; }
 };
 
-// What a server answers to a peer's vote: its own on that round, if it has given one and knows it.
-// STATE_LOST: see RoundFsm::AnswerVote.
+// A server's answer to a peer's vote: its own vote on that round, if it still has one. STATE_LOST:
+// see RoundFsm::AnswerVote.
 using VoteAnswer = absl::StatusOr<std::optional<Vote>>;
 
-// Where a server stands when it seals an epoch.
+// A server's position when it seals an epoch.
 struct SealAnswer {
   uint64_t version = 0;             // the open round
-  bool prepared = false;            // its vote on that round is given
+  bool prepared = false;            // it has voted on that round
   bool init_missing = false;        // it lacks (part of the) initial weights
   uint32_t world_max = UINT32_MAX;  // the most trainers that the next epoch may have there
-  // Where that is less than the home wants, and a quota is the reason: OVER_QUOTA.
+  // OVER_QUOTA when a quota makes world_max smaller than the home wants.
   absl::Status refusal;
 };
 
@@ -108,37 +108,37 @@ struct RoundBegin {
   uint64_t round = 0;
   uint32_t layout_version = 0;
   std::vector<Hyper> hyper;  // one per group
-  // One per tensor, and up to 7 times false behind them; empty: every tensor has a gradient.
+  // One per tensor, followed by up to 7 times false; empty: every tensor has a gradient.
   std::vector<bool> presence;
-  std::string user_state;  // to the home: what the slot's script needs to continue after the round
+  std::string user_state;  // to the home: lets the slot's script continue after the round
   // The round replaces weights, or a plane of the state: the epoch's lead trainer pushes all of its
-  // own in place of gradients, and there are no hyper-parameters. Presence is empty, or with a low
-  // plane names the tensors that have one.
+  // own in place of gradients, without hyper-parameters. Presence is empty, or with a low plane
+  // names the tensors with a low plane.
   UploadPlane upload = UploadPlane::kNone;
-  // With `upload`: CRC32C of what the slot has of each tensor, which must equal the others'; empty:
-  // it takes the lead trainer's, whatever its own is.
+  // With `upload`: CRC32C of the slot's own copy of each tensor, which must equal the others';
+  // empty: it accepts the lead trainer's data unchecked.
   std::vector<uint32_t> weight_crc32c;
-  std::optional<StepCounts> steps;  // with a state plane: the job's from this round on
-  // By what the slot multiplied the loss of its gradients; 0: it does not say.
+  std::optional<StepCounts> steps;  // with a state plane: the job's counts from this round on
+  // Factor of the loss from which the slot's gradients come; 0: not given.
   double loss_scale = 0;
-  // Of reduced gradients: CRC32C of the slot's gradient of each tensor, which must equal the
-  // others'. Empty: they are not compared in this round.
+  // With reduced gradients: CRC32C of the slot's gradient of each tensor, which must equal the
+  // others'. Empty: not compared in this round.
   std::vector<uint32_t> gradient_crc32c;
 };
 
-// What a trainer hears of a policy state of version 2: what the next round begins with.
+// Report of a policy state of version 2 to a trainer: the state at the beginning of the next round.
 struct PolicyReport {
   PolicyState state;
-  Nonfinite why_skipped;  // of the newest decision, where it was not applied
+  Nonfinite why_skipped;  // of the newest decision, if that was not applied
 };
 
-// What a trainer that takes its seat begins with.
+// Initial information for a trainer that takes its seat.
 struct SeatState {
-  std::string user_state;  // what the slot's last process gave with the newest finished round
+  std::string user_state;  // from the slot's last process, with the newest finished round
   std::optional<PolicyReport> policy;
 };
 
-// Of another trainer of a durable job.
+// News of another trainer of a durable job.
 struct TrainerNews {
   uint32_t slot = 0;
   bool away = false;  // else it is back
@@ -210,8 +210,8 @@ class SlotSink {
   virtual void OnState(const StateInfo& info) = 0;
   // Another trainer is away, or back.
   virtual void OnTrainer(const TrainerNews&) {}
-  // The slot's calls cannot succeed any more (the status payload has the reason, and the process
-  // that it is about).
+  // The slot's calls cannot succeed any more (the status payload has the reason, and the process it
+  // concerns).
   virtual void OnError(const absl::Status& status) = 0;
 };
 
@@ -219,8 +219,8 @@ class SlotSink {
 class VoteSink {
  public:
   virtual ~VoteSink() = default;
-  // The vote is offered to the server until it has it, or until a newer one of the job takes its
-  // place, or DropVotes.
+  // Offers the vote to the server until that has it, a newer vote of the job replaces it, or
+  // DropVotes.
   virtual void SendVote(uint64_t job, uint32_t epoch, uint64_t round, uint32_t to_server,
                         const Vote& vote) = 0;
   // The job is over.

@@ -1,6 +1,6 @@
-// StepPlan: a decision resolved to what the kernels need, the same for a live round and for replay.
-// Comes from: Sweep, recovery. Goes to: ExtentStore::StepTile.
-// Thread safety: immutable once made, except `overflows`.
+// StepPlan: a decision resolved to the kernels' arguments, the same for a live round and for
+// replay. Comes from: Sweep, recovery. Goes to: ExtentStore::StepTile. Thread safety: immutable
+// once made, except `overflows`.
 #pragma once
 
 #include <atomic>
@@ -22,25 +22,25 @@ struct StepPlan {
   std::vector<optim::Scalars> with_ratio;        // per tensor, in LAMB's second pass; else empty
   std::vector<const optim::Scalars*> by_tensor;  // null: no gradient anywhere
   std::vector<float> scale_by_group;
-  UploadPlane upload = UploadPlane::kNone;  // else state is replaced, and there are no scalars
+  UploadPlane upload = UploadPlane::kNone;  // else the step replaces state, without scalars
   std::atomic<uint64_t> overflows{0};
 };
 
 // Resolves `decision` of a job for tensors with a gradient (`present`) whose step counts before
-// the round are `tensor_step`. ABORTED VOTE_MISMATCH when scalars that are needed are missing;
-// DATA_LOSS for a plane of an array that the job does not have.
+// the round are `tensor_step`. ABORTED VOTE_MISMATCH when needed scalars are missing; DATA_LOSS for
+// a plane of an array that the job lacks.
 absl::StatusOr<std::shared_ptr<StepPlan>> MakeStepPlan(const Optimizer& optimizer,
                                                        const Layout& layout,
                                                        const std::vector<bool>& present,
                                                        const std::vector<uint64_t>& tensor_step,
                                                        const Decision& decision);
 
-// The plan of LAMB's second pass, from that of its first: each tensor's scalars get its ratio.
-// Errors: DATA_LOSS when there are not as many ratios as tensors.
+// Turns the plan of LAMB's first pass into that of the second: each tensor's scalars get its ratio.
+// Errors: DATA_LOSS when the ratios are not as many as the tensors.
 absl::Status AddRatios(const std::vector<float>& ratios, StepPlan* plan);
 
-// Whether any tensor of the extent has a gradient, or the uploaded plane has it: whether the step
-// touches it.
+// Whether the step touches the extent: any of its tensors has a gradient or is in the uploaded
+// plane.
 bool Touches(const StepPlan& plan, const Layout& layout, uint32_t extent);
 
 // The step of one extent by `plan`, whose gradient or uploaded plane is the whole extent at

@@ -1,12 +1,12 @@
-// Waiters: calls that wait for the round to move. Each list fires as a whole, in the order of
-// arrival; what a call adds while its list fires waits for the next time.
+// Waiters: calls that wait for progress of the round. Each list fires as a whole, in the order of
+// arrival; calls added while the list fires wait for the next time.
 //
 // In the course of one round the lists fire in this order:
 //   kInitial   all initial weights are in, before round 1 and after growth: fetches
-//   kWritten   initial weights that are in survive: snapshots
+//   kWritten   all received initial weights are durable: snapshots
 //   kReduced   the workers read no register any more: adoptions, which give registers back
-//   kDurable   the PREPARE record survives, behind the effects of DurableInput: seals
-//   kApplied   the round is over and the next one is open, behind everything else that
+//   kDurable   the PREPARE record is durable, after the effects of DurableInput: seals
+//   kApplied   the round is over and the next one is open, after everything else that
 //              OpenRound does: attaches, adoptions, growth
 // When the job ends, kWritten, kDurable and then kApplied fire once more, and their calls find the
 // failure. Comes from: RoundDriver. Goes to: RoundDriver. Thread safety: on the job's strand.

@@ -12,8 +12,9 @@ constexpr size_t kAlignmentBytes = 64;
 
 Weights::Weights(const Layout& layout, const std::vector<uint32_t>& owned)
     : buffers_(layout.extents().size()) {
-  // One set on its way out, one being written. Older ones are back: no slot begins a round before
-  // it has received all of the last one's weights. The rest is out of the way of single fetches.
+  // One set on its way out, one being written. Older sets were returned: no slot begins a round
+  // before it has received all weights of the last one. The rest is out of the way of single
+  // fetches.
   for (const uint32_t extent : owned) pools_.Allow(BufferBytes(layout, extent), 2);
   std::set<uint64_t> sizes;
   for (const uint32_t extent : owned) sizes.insert(BufferBytes(layout, extent));
