@@ -57,7 +57,7 @@ void Audience::CountSeats() const {
   metrics_->trainers_left.Set(left);
 }
 
-// A trainer that got its seat must open its stream soon, or the others would wait for ever.
+// A trainer with a seat must open its stream soon, or the others would wait forever.
 void Audience::Expect() {
   if (std::exchange(expecting_, true)) return;
   strand_->PostAfter(config_.open_timeout, [this] {
@@ -136,7 +136,7 @@ void Audience::Open(uint32_t slot, std::shared_ptr<SlotSink> sink) {
     BALLAST_LOG(INFO, Run(), LogField("slot", slot)) << "trainer is back";
   }
   CountSeats();
-  Expect();  // The others know of their seats, too.
+  Expect();  // The others know their seats, too.
 }
 
 void Audience::TellWhoIsAway(uint32_t slot) const {
@@ -180,7 +180,7 @@ void Audience::TellOfTrainer(uint32_t slot, SlotSink* to) const {
   to->OnTrainer(news);
 }
 
-// Looks whether the slot is still away when its lease has run out.
+// Checks at the end of the lease whether the slot is still away.
 void Audience::WatchLease(uint32_t slot) {
   if (!on_seat_free_ || slot >= seats_.size()) return;
   const auto since = seats_[slot].away_since;
@@ -195,7 +195,7 @@ void Audience::TellSeatFree(uint32_t slot) {
   const Member* const member = fsm_->plan().epoch.Find(slot);
   if (member == nullptr || !on_seat_free_) return;
   if (fsm_->InitIsFresh() && slot == fsm_->plan().epoch.lead_trainer()) {
-    // No other process can upload initial weights; the lease is looked at again.
+    // No other process can upload initial weights; the lease is checked again later.
     strand_->PostAfter(config_.lease, [this, slot] { WatchLease(slot); });
     return;
   }
@@ -219,8 +219,8 @@ void Audience::ChangeEpoch(const EpochRecord& before) {
   const auto is_new = [&before](const Member& member) {
     return !before.Holds(member.slot, member.incarnation);
   };
-  // With a newcomer every trainer that is away has a new lease: a world that is started again as a
-  // whole does not come at once.
+  // A newcomer renews the lease of every absent trainer: after a restart of the whole world its
+  // trainers do not arrive all at once.
   const bool newcomers = std::any_of(epoch.members.begin(), epoch.members.end(), is_new);
   for (const Member& member : epoch.members) {
     if (is_new(member)) seats_[member.slot] = Seat();
@@ -230,7 +230,7 @@ void Audience::ChangeEpoch(const EpochRecord& before) {
   CountSeats();
 }
 
-// --- What trainers hear -------------------------------------------------------------------------
+// --- Messages to trainers -----------------------------------------------------------------------
 
 void Audience::TellResult(const RoundResult& result, const WeightBytes& weight_bytes) {
   last_result_ = result;

@@ -10,7 +10,7 @@
 namespace ballast::server {
 namespace {
 
-// As if a round 0 had ended without a step: what round 1 of the job begins with at server `self`.
+// The beginning of round 1 of the job at server `self`, as if a round 0 had ended without a step.
 CapturedRound BeforeFirstRound(const JobPlan& plan, uint32_t self) {
   CapturedRound start;
   start.prepared.epoch = plan.epoch.epoch - 1;
@@ -46,15 +46,15 @@ void CaptureDesk::Hold(const std::shared_ptr<StateHolds>& log, bool there, const
                                    "yet; take the snapshot when its trainers are attached"),
                       fields));
   }
-  // The home takes one snapshot of a job at a time. What is held is for one that the home has given
-  // up, or does not know any more because it was started again. It asks again in a moment.
+  // The home takes one snapshot of a job at a time. A present hold is for a snapshot that the home
+  // gave up, or forgot in a restart. It asks again in a moment.
   if (log_ != nullptr || capturing_ != nullptr) {
     Release();
     return done(absl::AbortedError(
         absl::StrCat("server ", server_, " still holds the state of job \"", name,
                      "\" for an earlier snapshot and lets it go; take ", "the snapshot again")));
   }
-  // What the log's thread keeps must not own the log: it would end on that thread.
+  // The callback kept by the log's thread must not own the log, which would end on that thread.
   log_ = log;
   layout_version_ = fsm_->plan().layout_version;
   const auto held = std::make_shared<HeldState>();

@@ -3,8 +3,8 @@
 //   idle -Hold-> asking the log -held-> HELD -Capture-> WAITING for the round -begun-> CAPTURING
 //   CAPTURING -done-> idle;   Release or the end of the job -> idle
 //
-// The strand holds the state, in no time. A thread of its own brings the state to the round and
-// hands it on. Rounds continue meanwhile, and the thread gives way to them.
+// The strand holds the state, which takes no time. A separate thread brings the state to the round
+// and hands it on. Rounds continue meanwhile, and the thread gives way to them.
 // Comes from: Engine (snapshots), RoundDriver (rounds that open, the end). Goes to: StateHolds,
 // CaptureRun. Thread safety: on the job's strand; a CaptureRun on its executor.
 #pragma once
@@ -42,13 +42,13 @@ class CaptureDesk {
         executors_(executors),
         clock_(clock),
         server_(server) {}
-  // A capture's tasks end before what they use.
+  // Ends a capture's tasks before the objects that they use.
   ~CaptureDesk();
   CaptureDesk(const CaptureDesk&) = delete;
   CaptureDesk& operator=(const CaptureDesk&) = delete;
 
   // As RoundEngine's HoldState, CaptureState and ReleaseState. `there`: no initial weights are
-  // missing before the first round, and what has come survives.
+  // missing before the first round, and all received ones are durable.
   void Hold(const std::shared_ptr<StateHolds>& log, bool there, const Held& done);
   void Capture(uint64_t round, TakeExtent take, Captured done);
   void Release();
@@ -56,8 +56,8 @@ class CaptureDesk {
   // A round has begun, perhaps the one that a capture waits for.
   void OnRound();
 
-  // The job ends with `why`: breaks off what is under way, and waits for it. The log's files may be
-  // opened by another engine afterwards.
+  // The job ends with `why`: breaks off the capture under way, and waits for its end. Another
+  // engine may open the log's files afterwards.
   void End(const absl::Status& why);
 
  private:
@@ -69,7 +69,7 @@ class CaptureDesk {
 
   void OnHeld(const HeldState& held, const absl::Status& status, const Held& done);
   void Start(Order order);
-  // The error of a hold or a capture that the job's end or a Release broke off.
+  // The error of a hold or capture broken off by the job's end or a Release.
   absl::Status GivenUp() const;
 
   JobStrand* const strand_;
@@ -81,11 +81,11 @@ class CaptureDesk {
 
   std::shared_ptr<StateHolds> log_;        // from Hold until a capture has it
   std::optional<HeldState> held_;          // once the log has said so
-  uint32_t layout_version_ = 0;            // of what is held
+  uint32_t layout_version_ = 0;            // of the held state
   bool release_wanted_ = false;            // while the log is asked to hold
   std::optional<Order> order_;             // waits for its round
   std::shared_ptr<CaptureRun> capturing_;  // null: none is under way
-  bool paced_ = true;                      // not after one that the log had no room for
+  bool paced_ = true;                      // false after a capture that the log had no room for
   absl::Status ended_;                     // why the job has ended; OK: it has not
   std::shared_ptr<Executor> thread_;       // made at the first use
 };

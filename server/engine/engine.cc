@@ -1,5 +1,4 @@
-// How an engine is made: memory for its state, and, of a durable job, the state that its files
-// hold.
+// Makes an engine: memory for its state, and for a durable job the state in its files.
 #include "server/engine/engine.h"
 
 #include <optional>
@@ -27,8 +26,8 @@ absl::StatusOr<ModelState> MakeState(const JobPlan& plan, const EngineConfig& co
                         fsm.layout(), fsm.owned(), &optim::Kernels(isa));
 }
 
-// Gives memory to state and buffers on other threads while recovery waits for the disk. The pool's
-// end waits for them.
+// Allocates state and buffers on other threads while recovery waits for the disk. The pool's end
+// waits for them.
 std::unique_ptr<WorkerPool> Warm(ExecutorSource* executors, const RoundFsm& fsm, ModelState* state,
                                  Contributions* contributions) {
   std::unique_ptr<WorkerPool> workers = executors->MakeWorkers("warming", 2);
@@ -55,7 +54,7 @@ absl::StatusOr<Recovered> RecoverJob(const JobPlan& plan, const EngineDeps& deps
   if (!storage->log()->rounds().empty()) {
     warming = Warm(deps.executors, fsm, state, contributions);
   }
-  // Twice as many extents at a time as can be worked on: the others wait for the disk.
+  // More extents at a time than threads can work on: the others wait for the disk.
   const int lanes = 4 * deps.workers->threads();
   BALLAST_ASSIGN_OR_RETURN(Recovered recovered,
                            Recover(plan, fsm.layout(), fsm.owned(), storage, state, lanes,
@@ -96,13 +95,13 @@ absl::StatusOr<std::shared_ptr<Engine>> Engine::Make(const JobPlan& plan,
     log = JobStorage::MakeRoundLog(std::move(storage), durable, deps.executors,
                                    state.placement->image_threads());
   }
-  // Not make_shared: weak pointers of timers would keep its memory, for timing.job_ttl.
+  // Not make_shared: weak pointers of timers would keep its memory for timing.job_ttl.
   std::shared_ptr<Engine> engine = std::make_unique<Engine>(
       config, deps,
       RoundDriver::Parts{std::move(fsm), std::move(contributions), std::move(state), log});
   engine->strand_.Bind(engine);
   if (recovered.has_value()) engine->driver_.Resume(*recovered);
-  // On the strand: the first reads may end while later ones are begun.
+  // On the strand: the first reads may end while later ones start.
   engine->Post([driver = &engine->driver_, log] { driver->UseLog(log); });
   return engine;
 }

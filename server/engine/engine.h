@@ -1,5 +1,5 @@
 // Engine: RoundEngine's one implementation. It owns the job's strand and its driver, and brings
-// every call to the strand; what happens there is the driver's (round_driver.h).
+// every call to the strand; the driver does the work there (round_driver.h).
 // Comes from: RoundEngine::Create. Goes to: RoundDriver.
 // Thread safety: as RoundEngine.
 #pragma once
@@ -52,7 +52,7 @@ class Engine final : public RoundEngine {
     Post([this, slot, begin = std::move(begin)] { driver_.Begin(slot, begin); });
   }
   void Frame(const FrameHeader& frame, Payload payload) override {
-    // On the poller that read it, if the job has nothing else to do: a copy, never more.
+    // On the poller that read the frame, if the job has nothing else to do: a copy, never more.
     strand_.Dispatch([this, frame, payload = std::move(payload)]() mutable {
       driver_.Frame(frame, std::move(payload));
     });
@@ -150,9 +150,9 @@ class Engine final : public RoundEngine {
   uint32_t window_extents() const override { return driver_.window_extents(); }
 
   // --- The simulator ----------------------------------------------------------------------------
-  // While the strand rests.
+  // While the strand is idle.
   const RoundDriver& driver() const { return driver_; }
-  // The process that this stands for has ended: what waits is dropped, and nothing runs any more.
+  // The simulated process has ended: drops waiting tasks, and runs nothing any more.
   void Abandon() { strand_.Close(); }
 
  private:

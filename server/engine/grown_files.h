@@ -20,18 +20,18 @@ namespace ballast::server {
 
 class GrownFiles {
  public:
-  // All that is committed before the open round.
+  // All state committed before the open round.
   struct State {
     const RoundFsm* fsm = nullptr;
     StatePlacement* placement = nullptr;
     const std::optional<DecisionRecord>* last_decision = nullptr;
   };
 
-  // Makes the files for `plan` and puts `from` there; nothing when they are made already. Files of
-  // an attempt that came to nothing, for another plan or an earlier round, are made again. Errors:
+  // Makes the files for `plan` and puts `from` there; does nothing when they are made already.
+  // Files of a failed attempt, for another plan or an earlier round, are made again. Errors:
   // RoundFsm::CheckGrowth's, those of `files.make`, and the disk's.
   absl::Status Make(const JobPlan& plan, const GrowthFiles& files, const State& from);
-  // The files, which are complete; there are none here any more.
+  // Hands over the complete files.
   std::unique_ptr<JobStorage> Take();
 
  private:

@@ -1,8 +1,8 @@
-// InitialWeights: the weights that a job begins with, from their frames to the disk. A durable job
-// votes on its first round only once they survive.
+// InitialWeights: a job's initial weights, from their frames to the disk. A durable job votes on
+// its first round only once they are durable.
 //
-// Frames of an extent are put together in the buffer that its weights go out from, which is planned
-// for every extent: the extent's state needs memory only once they are all there.
+// Frames of an extent are assembled in the buffer from which its weights go out, which is planned
+// for every extent: the extent's state needs memory only once all frames are in.
 // Comes from: RoundDriver (frames, InitialComplete). Goes to: ModelState.
 // Thread safety: on the job's strand.
 #pragma once
@@ -21,25 +21,24 @@ namespace ballast::server {
 
 class InitialWeights {
  public:
-  // What is pointed to outlives this. `written` runs when all weights that are complete have come
-  // to survive.
+  // All pointers outlive this. `written` runs when all complete weights have become durable.
   InitialWeights(const RoundFsm* fsm, ModelState* state, std::function<void()> written)
       : fsm_(fsm), state_(state), written_(std::move(written)) {}
 
-  // Takes the bytes of an admitted frame that is not damaged. RESOURCE_EXHAUSTED.
+  // Takes the bytes of an admitted, undamaged frame. RESOURCE_EXHAUSTED.
   absl::Status Put(const FrameHeader& frame, const Payload& payload);
   // All frames of the extent are in: its weights are written to the disk.
   void Complete(uint32_t extent);
-  // All weights are taken anew: lets go of those that are not in the state yet.
+  // All weights come again: drops those not in the state yet.
   void Drop();
 
-  // Calls `call` once all weights that are complete survive: now, or later in place of an earlier
-  // call that still waits.
+  // Calls `call` once all complete weights are durable: now, or later in place of an earlier call
+  // that still waits.
   void WhenDurable(std::function<void()> call);
   void DropWaiting() { when_durable_ = nullptr; }
-  // Whether all weights that are complete survive.
+  // Whether all complete weights are durable.
   bool durable() const { return state_->placement->initial_durable(); }
-  // Images have come to survive: perhaps the last that WhenDurable's call waits for.
+  // More images are durable: perhaps the last one for which WhenDurable's call waits.
   void Check();
 
  private:
@@ -48,7 +47,7 @@ class InitialWeights {
   const std::function<void()> written_;
 
   std::function<void()> when_durable_;
-  std::map<uint32_t, BufferRef> staged_;  // the weights that have come, by extent
+  std::map<uint32_t, BufferRef> staged_;  // received weights, by extent
 };
 
 }  // namespace ballast::server

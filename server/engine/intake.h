@@ -1,6 +1,6 @@
-// Intake: the way of one frame at a server. The FSM admits the frame, its bytes land where they
-// belong while their checksum is formed, and the FSM records that they are there. Frames that are
-// refused or damaged end here.
+// Intake: the path of one frame through a server. The FSM admits the frame, its bytes are copied to
+// their place and checksummed in one pass, and the FSM records their arrival. Refused or damaged
+// frames end here.
 // Comes from: RoundDriver (frames). Goes to: Contributions, InitialWeights, Audience (refusals).
 // Thread safety: on the job's strand.
 #pragma once
@@ -17,7 +17,7 @@ namespace ballast::server {
 
 class Intake {
  public:
-  // What is pointed to outlives this. `metrics` may be null.
+  // All pointers outlive this. `metrics` may be null.
   Intake(const RoundFsm* fsm, Contributions* contributions, InitialWeights* initial,
          const Audience* audience, ServerMetrics* metrics)
       : fsm_(fsm),
@@ -26,13 +26,13 @@ class Intake {
         audience_(audience),
         metrics_(metrics) {}
 
-  // Whether the frame is admitted and its bytes have landed, so that FrameInput{frame} is due
-  // next. Else its trainer has got the refusal. Errors: RESOURCE_EXHAUSTED.
+  // Whether the frame is admitted and its bytes are in place, so that FrameInput{frame} is due
+  // next. Else its trainer has received the refusal. Errors: RESOURCE_EXHAUSTED.
   absl::StatusOr<bool> Take(const FrameHeader& frame, const Payload& payload);
 
  private:
-  // Puts the bytes of an admitted frame where they belong, and returns the checksum of identity and
-  // payload. What a damaged frame leaves there counts as absent.
+  // Copies the bytes of an admitted frame to their place, and returns the checksum of identity and
+  // payload. Bytes of a damaged frame count as absent.
   absl::StatusOr<uint32_t> Land(const FrameHeader& frame, const Payload& payload);
   void Refuse(uint32_t slot, const FrameRefused& refused) const;
 

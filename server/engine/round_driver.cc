@@ -19,7 +19,7 @@ uint64_t NoWeights(uint32_t) { return 0; }
 
 }  // namespace
 
-// The parts get functions that name parts made after them. No part calls one before Start.
+// Parts get functions that refer to parts constructed after them. No part calls one before Start.
 RoundDriver::RoundDriver(JobStrand* strand, const EngineConfig& config, const EngineDeps& deps,
                          Parts parts)
     : strand_(strand),
@@ -233,7 +233,7 @@ void RoundDriver::Do(const OpenRound& effect) {
   waiters_.Fire(Waiters::kApplied);
 }
 
-// An image of a state that is half stepped would be of no version.
+// An image of half-stepped state would belong to no version.
 void RoundDriver::KeepImages() {
   const bool steps = fsm_.phase() == Phase::kApplying && !BALLAST_MUTANT(kImageWhileApplying);
   if (!steps) state_.placement->KeepImages(fsm_.round(), log_->short_of_room());
@@ -246,7 +246,7 @@ void RoundDriver::FailLater(const absl::Status& status) {
 }
 
 void RoundDriver::StorageFailed(const absl::Status& status) {
-  if (!failure_.ok()) return;  // What was under way then is broken off.
+  if (!failure_.ok()) return;  // Work under way was broken off then.
   const std::string& name = fsm_.plan().spec.name;
   const absl::Status failed =
       ReasonedError(absl::StatusCode::kUnavailable, Reason::kStorageFailed,
@@ -262,7 +262,7 @@ void RoundDriver::StorageFailed(const absl::Status& status) {
   }
 }
 
-// A server that stops, or trainers that have all left, are no failure.
+// A server's shutdown, or the leave of all trainers, is no failure.
 void RoundDriver::LogEnd(const absl::Status& why) const {
   const LogField run("run", fsm_.plan().spec.name), round("round", fsm_.round());
   const Reason reason = ReasonOf(why);
@@ -297,7 +297,7 @@ void RoundDriver::End() {
   meter_.GiveUp();
   audience_.End();
   deps_.votes->DropVotes(fsm_.plan().job);
-  // Its files may be opened again once the end is reported, so nothing may write to them any more.
+  // The files may be opened again once the end is reported, so nothing may write to them any more.
   // This waits for the disk; the job has nothing else to do.
   state_.placement->Disconnect();
   captures_.End(failure_);

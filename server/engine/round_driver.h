@@ -1,19 +1,19 @@
 // RoundDriver: feeds the RoundFsm of one job at one server and carries out its effects. The driver
-// decides what happens in which order; each of its parts owns the state of one job:
+// decides the order of all actions; each of its parts owns the state of one task:
 //
 //   Intake         a frame, from admission to its register
 //   Reducer        sums of complete extents
 //   Sweep          the step over the extents
 //   StateSender    state on its way out
-//   Audience       streams, seats, leases, what trainers hear
-//   InitialWeights the weights that the job begins with
+//   Audience       streams, seats, leases, messages to trainers
+//   InitialWeights the job's initial weights
 //   CaptureDesk    the state of a round for a snapshot
-//   GrownFiles     the files of the job as it will be
-//   Waiters        what waits for the round to move
+//   GrownFiles     the files of the grown job
+//   Waiters        calls that wait for the round's progress
 //
 // Rounds are in round_driver.cc; attaching, epochs, growth and restarts in round_driver_world.cc.
 // Comes from: Engine. Goes to: RoundFsm, the parts, RoundLog, VoteSink.
-// Thread safety: on the job's strand, but for the constructor, Resume and window_extents.
+// Thread safety: on the job's strand, except the constructor, Resume and window_extents.
 #pragma once
 
 #include <atomic>
@@ -52,7 +52,7 @@ namespace ballast::server {
 
 class RoundDriver {
  public:
-  // What a driver begins with; Engine::Make forms it.
+  // A driver's initial parts, made by Engine::Make.
   struct Parts {
     RoundFsm fsm;
     Contributions contributions;
@@ -60,13 +60,13 @@ class RoundDriver {
     std::shared_ptr<RoundLog> log;
   };
 
-  // `strand` and what `deps` points to outlive this.
+  // `strand` and all objects in `deps` outlive this.
   RoundDriver(JobStrand* strand, const EngineConfig& config, const EngineDeps& deps, Parts parts);
 
   // Puts the driver of a durable job where the log ends. Before all else, on any thread.
   void Resume(const Recovered& recovered);
-  // `log`, at first that of Parts, takes the present log's place, and its images that of the
-  // state's. On the strand.
+  // `log`, at first that of Parts, replaces the present log, and its images the state's. On the
+  // strand.
   void UseLog(std::shared_ptr<RoundLog> log);
 
   // The rest is RoundEngine's, with the same meaning, on the strand.
@@ -104,7 +104,7 @@ class RoundDriver {
   void Feed(const Input& input);
 
   const RoundFsm& fsm() const { return fsm_; }
-  // Of the newest decided round; empty before the first.
+  // Decision of the newest decided round; empty before the first.
   const std::optional<DecisionRecord>& last_decision() const { return last_decision_; }
   Audience& audience() { return audience_; }
   CaptureDesk& captures() { return captures_; }
@@ -127,23 +127,23 @@ class RoundDriver {
   void TellResult(uint64_t round, const Decision& decision,
                   const Audience::WeightBytes& weight_bytes);
   Ack MakeAck(bool flush) const;
-  // To a slot that did not see the end of the last round: all of it.
+  // Sends the whole result of the last round to a slot that missed its end.
   void SendLastRound(uint32_t slot);
   // An adoption is durable, and the workers are idle: the FSM changes its epoch.
   void AdoptFlushed(const Adoption& adoption);
-  // The FSM has left the epoch `before`: lets go of what belonged to that epoch.
+  // The FSM has left the epoch `before`: drops everything that belonged to it.
   absl::Status LeaveEpoch(const EpochRecord& before);
   void GrowNow(const Growth& growth);
   absl::Status CommitGrown(const Growth& growth);
   // `log` is that of the grown files.
   absl::Status TakeGrown(const JobPlan& plan, uint32_t window_extents,
                          std::shared_ptr<RoundLog> log);
-  // Has images written that are due, so that the log can forget.
+  // Starts the writes of due images, so that the log can forget.
   void KeepImages();
-  // Fails the job behind the effects that are carried out now.
+  // Fails the job after the effects in progress.
   void FailLater(const absl::Status& status);
-  // After a failed write or flush nothing may be assumed about the file: the process ends, and is
-  // back where the disk was durable when it is started again.
+  // After a failed write or flush nothing may be assumed about the file: the process ends, and its
+  // next start continues from the durable state.
   void StorageFailed(const absl::Status& status);
   void LogEnd(const absl::Status& why) const;
   void End();
@@ -157,7 +157,7 @@ class RoundDriver {
   RoundMeter meter_;
   Contributions contributions_;
   ModelState state_;
-  std::shared_ptr<RoundLog> log_;  // a capture may outlive what takes its place
+  std::shared_ptr<RoundLog> log_;  // a capture may outlive its replacement
   Audience audience_;
   InitialWeights initial_;
   Intake intake_;
@@ -167,7 +167,7 @@ class RoundDriver {
   CaptureDesk captures_;
   GrownFiles grown_;
   Waiters waiters_;
-  std::deque<Adoption> adopting_;  // wait for the disk, in the order in which it answers
+  std::deque<Adoption> adopting_;  // wait for the disk, in the order of its answers
   Effects start_effects_;          // what Start carries out
   std::optional<DecisionRecord> last_decision_;
   MomentumWatch momentum_;

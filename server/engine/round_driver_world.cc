@@ -1,5 +1,5 @@
-// RoundDriver: what happens around rounds: restarts, streams that open and close, state that
-// trainers fetch, changes of epoch, growth. See round_driver.h.
+// RoundDriver: the work around rounds: restarts, streams that open and close, fetches of state,
+// changes of epoch, growth. See round_driver.h.
 #include <algorithm>
 #include <utility>
 
@@ -86,8 +86,8 @@ JobStatus RoundDriver::Status() const {
 
 void RoundDriver::Attach(const SlotHello& hello, const std::shared_ptr<SlotSink>& sink,
                          const std::function<void(absl::StatusOr<SlotWelcome>)>& done) {
-  // While a round is applied, part of its weights went out already: all of them go out when it is
-  // over. Or the slot has seen the round's end elsewhere, and this server is about to learn of it.
+  // While a round is applied, part of its weights went out already: all of them go out at its end.
+  // Or the slot has seen the round's end elsewhere, and this server is about to learn of it.
   const bool prepared = fsm_.phase() == Phase::kPreparing || fsm_.phase() == Phase::kPrepared;
   const bool waits =
       fsm_.phase() == Phase::kApplying || (prepared && hello.round == fsm_.round() + 1);
@@ -107,7 +107,7 @@ void RoundDriver::Attach(const SlotHello& hello, const std::shared_ptr<SlotSink>
   }
   done(welcome);
   audience_.TellWhoIsAway(hello.slot);
-  // A slot that is back has to learn where the window stands.
+  // A returning slot has to learn the position of the window.
   if (fsm_.durable()) sink->OnAck(MakeAck(true));
   if (hello.round != 0 && hello.round + 1 == fsm_.round()) SendLastRound(hello.slot);
 }
@@ -131,7 +131,7 @@ void RoundDriver::Leave(uint32_t slot, uint64_t incarnation) {
 void RoundDriver::LosePeer(uint32_t server, const std::string& why) {
   const auto& servers = fsm_.plan().servers;
   if (!std::binary_search(servers.begin(), servers.end(), server)) return;
-  if (fsm_.durable()) return;  // It comes back, and says what it lacks.
+  if (fsm_.durable()) return;  // It will return and say what it lacks.
   const std::string& name = fsm_.plan().spec.name;
   Feed(FailInput{
       ReasonedError(absl::StatusCode::kUnavailable, Reason::kServerLost,
@@ -144,7 +144,7 @@ void RoundDriver::SendLastRound(uint32_t slot) {
   SlotSink* const sink = audience_.Sink(slot).get();
   RoundResult result = *audience_.last_result();
   const RoundDone done = *audience_.last_done();
-  result.weight_bytes = 0;  // Those that the step changed were told before; now all come.
+  result.weight_bytes = 0;  // The first result counted only stepped extents; now all come.
   for (const uint32_t extent : fsm_.owned()) {
     if (result.applied) result.weight_bytes += fsm_.layout().ExtentWireBytes(extent);
   }
@@ -166,12 +166,12 @@ void RoundDriver::FetchState(uint32_t slot, uint64_t round, bool weights,
   const std::shared_ptr<SlotSink> sink = audience_.Sink(slot);
   if (fsm_.init_missing() != 0 && round == fsm_.round()) {
     waiters_.Add(Waiters::kInitial, [=, this] {
-      // Not for a stream that has taken its place meanwhile: that asks for itself.
+      // Not for a newer stream of the slot, which asks for itself.
       if (audience_.Sink(slot) == sink) FetchState(slot, round, weights, arrays);
     });
     return;
   }
-  // A slot that has begun the round could see it applied while the state is on its way out.
+  // After the slot's begin the round could be applied while the state is on its way out.
   const bool readable =
       (fsm_.phase() == Phase::kIdle || fsm_.phase() == Phase::kCollect) && !fsm_.Begun(slot);
   const uint32_t held = StateArrayCount(fsm_.plan().spec);
@@ -231,7 +231,7 @@ void RoundDriver::Seal(uint32_t epoch, const std::function<absl::Status(const Jo
   sealed.sealed_epoch = BALLAST_MUTANT(kSealNotSaved) ? 0 : epoch;
   BALLAST_FAILPOINT("seal.before_save");
   if (const absl::Status saved = save(sealed); !saved.ok()) {
-    // First: the home sees a server that is away, and asks again.
+    // First: the home sees an absent server, and asks again.
     StorageFailed(saved);
     return done(saved);
   }
@@ -248,7 +248,7 @@ void RoundDriver::Adopt(const Adoption& adoption) {
     return;
   }
   if (BALLAST_MUTANT(kAdoptUnflushed)) return AdoptFlushed(adoption);
-  // The record says that the rounds before it are over, so their decisions must survive before it.
+  // The record says that the rounds before it are over, so their decisions must be durable first.
   adopting_.push_back(adoption);
   log_->EndEpoch(epoch.start_round, strand_->Callback([this](const absl::Status& status) {
     if (adopting_.empty()) return;  // The job has ended meanwhile.
@@ -265,12 +265,12 @@ void RoundDriver::Adopt(const Adoption& adoption) {
 void RoundDriver::AdoptFlushed(const Adoption& adoption) {
   const EpochRecord before = fsm_.plan().epoch;
   if (!failure_.ok() || adoption.plan.epoch.epoch <= before.epoch) return adoption.done(failure_);
-  if (reducer_.busy()) {  // The workers still read what would be given back.
+  if (reducer_.busy()) {  // The workers still read registers to be given back.
     waiters_.Add(Waiters::kReduced, [=, this] { AdoptFlushed(adoption); });
     return;
   }
-  // Before anything is sent or taken in the new epoch. A record that may or may not be on disk has
-  // no answer: the process ends, and the home asks the next one.
+  // Before anything is sent or taken in the new epoch. If the record may or may not be on disk, no
+  // answer is right: the process ends, and the home asks the next one.
   BALLAST_FAILPOINT("epoch.before_save");
   if (absl::Status saved = adoption.save(); !saved.ok()) return StorageFailed(saved);
   BALLAST_FAILPOINT("epoch.after_save");
@@ -281,7 +281,7 @@ void RoundDriver::AdoptFlushed(const Adoption& adoption) {
     adopted = LeaveEpoch(before);
   }
   // Before the effects: they end the job if its last members have left, and its owner saves the
-  // epoch in which that was.
+  // epoch of that end.
   adoption.done(adopted);
   CarryOut(effects);
 }
@@ -336,9 +336,8 @@ void RoundDriver::GrowNow(const Growth& growth) {
   growth.done(status);
 }
 
-// From the record on there is no way back: an error after it ends the server, which is started
-// again with the grown job, without the initial weights of the new groups. The trainers bring those
-// again.
+// Once the record is saved there is no way back: an error after it ends the server, which restarts
+// with the grown job, without the initial weights of the new groups. The trainers send those again.
 absl::Status RoundDriver::CommitGrown(const Growth& growth) {
   BALLAST_RETURN_IF_ERROR(fsm_.CheckGrowth(growth.plan));
   JobPlan grown = growth.plan;

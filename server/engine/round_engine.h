@@ -35,17 +35,17 @@ struct EngineConfig {
   uint32_t window_extents = 64;  // registers per slot, in extents ahead of the slowest slot
   // A slot whose stream has not opened this long after the job began is lost.
   std::chrono::milliseconds open_timeout{10'000};
-  // How long the process whose stream a new epoch closed keeps its seat to itself.
+  // How long a process keeps its seat to itself after a new epoch closed its stream.
   std::chrono::milliseconds return_wait{2'500};
-  // Silence after which a seat is free: for a newcomer, if its stream fell silent, and, in a
-  // variable world, to be taken out of the job.
+  // Silence after which a seat is free: for a newcomer, and in a variable world for removal from
+  // the job.
   std::chrono::milliseconds lease{10'000};
   // Durable jobs: an image of every extent is written once in this many rounds.
   uint32_t checkpoint_rounds = 4;
-  // Durable jobs: how many extents are in memory at a time, the others being on disk only
+  // Durable jobs: number of extents in memory at a time, while the others are only on disk
   // (server/tier/nvme_tier.h). 0: all of them.
   uint32_t nvme_extents = 0;
-  // For those: images that are read, and images that are written, at a time.
+  // With nvme_extents: images read at a time, and images written at a time.
   int tier_threads = 2;
 };
 
@@ -53,47 +53,46 @@ struct EngineConfig {
 struct EngineDeps {
   Executor* executor = nullptr;
   WorkerPool* workers = nullptr;
-  // Makes what the engine wants besides: for its disks, captures, recovery.
+  // Makes further executors, for the engine's disks, captures and recovery.
   ExecutorSource* executors = ThreadSource::Get();
   const Clock* clock = nullptr;
   simd::Isa isa = simd::Isa::kScalar;
   VoteSink* votes = nullptr;
   ServerMetrics* metrics = nullptr;  // may be null
-  // A disk refused a write or a flush: the process must end (and start again). Empty: the job
-  // fails.
+  // A write or flush failed: the process must end (and start again). Empty: the job fails.
   std::function<void(const absl::Status&)> storage_failed;
-  // Counts the extents that recovery has brought back, as it goes. May be null.
+  // Counts the extents recovered so far. May be null.
   std::atomic<uint64_t>* recovered_extents = nullptr;
 };
 
 // How a durable job's files follow its growth. Called on the job's strand; may block on the disk.
 struct GrowthFiles {
-  // Files for the grown plan beside those in use.
+  // Makes files for the grown plan, next to those in use.
   std::function<absl::StatusOr<std::unique_ptr<JobStorage>>(const JobPlan& plan)> make;
-  // Makes the plan survive: from then on a restart uses the new files.
+  // Makes the plan durable: from then on a restart uses the new files.
   std::function<absl::Status(const JobPlan& plan)> save;
   // The old ones are out of use.
   std::function<void(const JobPlan& plan)> drop_old;
 };
 
-// The process that opens a stream, and what it holds.
+// The process that opens a stream, and the version it has.
 struct SlotHello {
   uint32_t slot = 0;
   uint64_t incarnation = 0;
   uint32_t epoch = 0;
-  uint64_t round = 0;  // version of its weights; 0: it does not say
+  uint64_t round = 0;  // version of its weights; 0: not given
   Caller caller;
 };
 
 // Where it continues; docs/formats/wire.md, Welcome.
 struct SlotWelcome {
   uint64_t round = 0;
-  bool durable = false;  // a stream that ends may be resumed
+  bool durable = false;  // a broken stream may be resumed
   std::vector<uint32_t> complete;
   std::vector<uint32_t> init_missing;
 };
 
-// Whether a seat is in use, and whether anybody has a stream open, whatever their seat.
+// Whether a seat is in use, and whether any seat has an open stream.
 struct SeatUse {
   bool open = false;
   bool anybody = false;
@@ -102,60 +101,60 @@ struct SeatUse {
 class RoundEngine : public std::enable_shared_from_this<RoundEngine> {
  public:
   // Allocates the state. `plan` must be valid (ValidateJobSpec). A job whose durability is not
-  // `none` needs `storage`, and continues where that ends; this then blocks for as long as the disk
-  // takes. Errors: RESOURCE_EXHAUSTED; DATA_LOSS STATE_LOST.
+  // `none` needs `storage`, and continues where that ends; the call then blocks on the disk.
+  // Errors: RESOURCE_EXHAUSTED; DATA_LOSS STATE_LOST.
   static absl::StatusOr<std::shared_ptr<RoundEngine>> Create(
       const JobPlan& plan, const EngineConfig& config, const EngineDeps& deps,
       std::unique_ptr<JobStorage> storage = nullptr);
   virtual ~RoundEngine() = default;
 
   // Begins. Peers that answer its votes must be able to find the engine by now.
-  // `restarted`: the job was running when this server's last process ended; its trainers are on
-  // their way back, and keep their seats for twice EngineConfig::return_wait: they may have to
-  // notice its silence first.
+  // `restarted`: the job was running when this server's last process ended. Its trainers return,
+  // and keep their seats for twice EngineConfig::return_wait: they may have to notice the silence
+  // first.
   virtual void Start(bool restarted = false) = 0;
-  // The trainers are told of their seats now: one that opens no stream within open_timeout is lost.
+  // The trainers learn their seats now: a trainer that opens no stream within open_timeout is lost.
   // Implied by the first stream.
   virtual void ExpectSlots() = 0;
 
-  // A slot's stream opened. `done` is called with where it continues, or with WRONG_INCARNATION,
+  // A slot's stream opened. `done` gets the point where it continues, or WRONG_INCARNATION,
   // STALE_EPOCH, WRONG_VERSION, JOB_FAILED ...; the sink is used until SlotLost or Leave. In a
-  // durable job a new stream of the same process takes the old one's place.
+  // durable job a new stream of the same process replaces the old one.
   virtual void AttachSlot(const SlotHello& hello, std::shared_ptr<SlotSink> sink,
                           std::function<void(absl::StatusOr<SlotWelcome>)> done) = 0;
-  // The stream behind `sink` ended without a Leave. `why` is for the error text. `silent_for`: it
-  // did not end, but was silent for that time; the process may live, and holds its seat until
-  // its lease runs out.
+  // The stream of `sink` ended without a Leave. `why` is for the error text. `silent_for`: the
+  // stream did not end, but was silent for that time; the process may live, and keeps its seat
+  // until its lease runs out.
   virtual void SlotLost(uint32_t slot, const SlotSink* sink, std::string why,
                         std::chrono::nanoseconds silent_for = {}) = 0;
   virtual void Begin(uint32_t slot, RoundBegin begin) = 0;
-  // One frame; `payload` has frame.length_bytes bytes and is let go once they count as received.
-  // Refusals, of a damaged frame too, go to the slot's sink.
+  // One frame; `payload` has frame.length_bytes bytes and is released once they count as received.
+  // Refusals, also of damaged frames, go to the slot's sink.
   virtual void Frame(const FrameHeader& frame, Payload payload) = 0;
-  // The process takes no further round. Not heard of one that does not hold the slot.
+  // The process takes no further round. Ignored unless it holds the slot.
   virtual void Leave(uint32_t slot, uint64_t incarnation) = 0;
   // Streams state of version `round` to the slot: StateInfo first, then extents.
   virtual void FetchState(uint32_t slot, uint64_t round, bool weights,
                           std::vector<uint32_t> arrays) = 0;
-  // A peer's vote. `answer` gets this server's own vote on that round if it has given one: a peer
-  // that was restarted asks so. STATE_LOST for a round that is too long ago.
+  // A peer's vote. `answer` gets this server's own vote on that round if there is one: a restarted
+  // peer asks in this way. STATE_LOST for a round too long ago.
   virtual void PeerVote(uint32_t epoch, uint64_t round, Vote vote,
                         std::function<void(const VoteAnswer&)> answer) = 0;
   // A peer has answered this server's vote on `round` with STATE_LOST. Fails the job if it waits in
-  // that round; else the question was a late one.
+  // that round; else the vote was late, and nothing happens.
   virtual void VoteRefused(uint64_t round, absl::Status why) = 0;
   virtual void PeerLost(uint32_t server, std::string why) = 0;
   // Epoch change (server/home/epoch_change.h). Seal: no round of `epoch` is prepared any more;
-  // `done` gets where this server stands. Adopt: goes over to the next epoch as soon as the round
-  // before it is over; then all streams are told STALE_EPOCH and `done` runs. `save` must make the
-  // plan survive, and is called on the strand before anything is answered. `window_extents`: what
-  // the new world leaves room for. Both may be repeated.
+  // `done` gets this server's position. Adopt: changes to the next epoch as soon as the round
+  // before it is over; then all streams get STALE_EPOCH and `done` runs. `save` must make the plan
+  // durable, and is called on the strand before any answer. `window_extents`: the window for which
+  // the new world leaves room. Both may be repeated.
   virtual void Seal(uint32_t epoch, std::function<absl::Status(const JobPlan& sealed)> save,
                     std::function<void(absl::StatusOr<SealAnswer>)> done) = 0;
   virtual void Adopt(JobPlan plan, uint32_t window_extents, std::function<absl::Status()> save,
                      std::function<void(absl::Status)> done) = 0;
-  // Whether a process holds the slot's stream open, was told of a new epoch just now and is
-  // expected back (EngineConfig::return_wait), or fell silent and still has its lease.
+  // Whether a process holds the slot's stream open, has just learned of a new epoch and should
+  // return (EngineConfig::return_wait), or fell silent and still has its lease.
   virtual void SlotOpen(uint32_t slot, std::function<void(SeatUse)> done) = 0;
   // `callback` is called (on the strand) when a member has left (`left`), or has been away for its
   // lease. If a member stays away, it is called again after each change of epoch. Set once, before
@@ -163,30 +162,30 @@ class RoundEngine : public std::enable_shared_from_this<RoundEngine> {
   using SeatFree = std::function<void(uint32_t slot, uint64_t incarnation, bool left)>;
   virtual void OnSeatFree(SeatFree callback) = 0;
 
-  // At the home: what the slot's next process begins with.
+  // At the home: the initial information for the slot's next process.
   virtual void StateOfSeat(uint32_t slot, std::function<void(SeatState)> done) = 0;
 
-  // The slot waits at the home to add groups before its next round; or does so no more.
+  // The slot waits at the home to add groups before its next round, or has stopped waiting.
   virtual void SlotGrows(uint32_t slot, bool grows) = 0;
   // A grown plan (same job, next layout version); between rounds only. A durable job grows in two
   // steps, each of which may be repeated: with JobPlan::growing room is made for it on disk,
-  // without it the job is grown, and stays so. `window_extents`: what the grown job has room for.
+  // without it the job is grown for good. `window_extents`: the window that fits the grown job.
   // `files` is for durable jobs. Errors: LAYOUT_MISMATCH; OVER_BUDGET, and then nothing has
   // changed.
   virtual void Extend(JobPlan plan, uint32_t window_extents, GrowthFiles files,
                       std::function<void(absl::Status)> done) = 0;
-  // What the status page shows of the job at this server. `done` runs on the strand, once what was
-  // asked of the engine before has run.
+  // The job's part of this server's status page. `done` runs on the strand, after all earlier calls
+  // of the engine.
   virtual void Status(std::function<void(JobStatus)> done) = 0;
-  // What a snapshot is made of, in three calls at every server of the job. HoldState keeps what is
-  // on disk as it is, in no time, until ReleaseState or the end of CaptureState; `done` gets the
-  // first round whose beginning this server can tell. CaptureState, with the largest of those
-  // rounds, hands the state that this round begins with to `take`, on a thread of its own, once the
-  // round has begun; beside it rounds continue. ReleaseState breaks it off. `done` runs on any
-  // thread. Errors: UNIMPLEMENTED UNSUPPORTED: the job has durability none. FAILED_PRECONDITION
-  // JOB_BUSY: first weights are missing; nothing is held. NOT_FOUND: an extent is not on disk yet.
-  // ABORTED: rounds needed the room, the job has grown, or the state was held for an earlier
-  // snapshot, which gives way; to be begun again. Those of `take` and of the disk.
+  // The state for a snapshot, in three calls at every server of the job. HoldState keeps the files'
+  // present content, which takes no time, until ReleaseState or the end of CaptureState; `done`
+  // gets the first round whose beginning this server can give. CaptureState, with the largest of
+  // those rounds, hands the state at the beginning of that round to `take`, on a separate thread,
+  // once the round has begun; rounds continue meanwhile. ReleaseState breaks it off. `done` runs on
+  // any thread. Errors: UNIMPLEMENTED UNSUPPORTED: the job has durability none. FAILED_PRECONDITION
+  // JOB_BUSY: initial weights are missing; nothing is held. NOT_FOUND: an extent is not on disk
+  // yet. ABORTED: rounds needed the room, the job has grown, or the state was held for an earlier
+  // snapshot, which gives way; begin again. Those of `take` and of the disk.
   virtual void HoldState(std::function<void(absl::StatusOr<uint64_t> round)> done) = 0;
   virtual void CaptureState(uint64_t round, TakeExtent take,
                             std::function<void(absl::StatusOr<CapturedRound>)> done) = 0;

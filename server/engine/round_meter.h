@@ -1,5 +1,5 @@
-// RoundMeter: when the open round reached its phases, by this process' clock, and what the job's
-// metrics say of its rounds.
+// RoundMeter: the times at which the open round reached its phases, by this process' clock, and the
+// job's metrics of its rounds.
 // Comes from: RoundDriver. Goes to: RoundResult and RoundDone, ServerMetrics, RoundHistory.
 // Thread safety: on the job's strand.
 #pragma once
@@ -18,7 +18,7 @@ namespace ballast::server {
 
 class RoundMeter {
  public:
-  // Of job `run`. `clock` and `metrics`, which may be null, outlive this.
+  // For job `run`. `clock` and `metrics`, which may be null, outlive this.
   RoundMeter(const Clock* clock, ServerMetrics* metrics, const QualifiedName& run);
 
   // The job's metrics; null without.
@@ -29,9 +29,9 @@ class RoundMeter {
   void Continue();
   // The round's phases, in their order. A trainer begins the round:
   void Begin();
-  // Another one does, or the first one again.
+  // Another trainer begins it, or the first one again.
   void Hear(uint32_t slot) { heard_slot_ = static_cast<int>(slot); }
-  // After a restart: a round that was begun before is prepared; its phases count from now on.
+  // After a restart: a round begun earlier is prepared; its phases count from now on.
   void Resume();
   // The trainer was refused, and the round has not begun.
   void TakeBack();
@@ -47,7 +47,7 @@ class RoundMeter {
   // A frame's payload was copied.
   void Copy(uint32_t slot, uint64_t bytes);
 
-  // The rounds that have ended.
+  // The finished rounds.
   const RoundHistory& history() const { return history_; }
   // How long the phases took.
   uint64_t collect_ns() const { return static_cast<uint64_t>((prepared_ - begun_).count()); }
@@ -64,8 +64,8 @@ class RoundMeter {
   OpenPhase phase_ = OpenPhase::kIdle;
   bool open_ = false;  // a trainer has begun the round, and it is not decided
   RoundHistory history_;
-  FinishedRound now_;    // what is known of the open round
-  int heard_slot_ = -1;  // whose begin or frame came last
+  FinishedRound now_;    // the open round, as far as known
+  int heard_slot_ = -1;  // sender of the last begin or frame
   std::chrono::nanoseconds begun_{0};
   std::chrono::nanoseconds prepared_{0};
   std::chrono::nanoseconds decided_{0};

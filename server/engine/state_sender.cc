@@ -49,7 +49,7 @@ void StateSender::SendExtent(const StreamRef& stream, uint32_t extent) {
     --stream->held;
     Continue(stream);
   });
-  // Its end, on the thread that sends the last byte, gives the arrays back.
+  // Its deleter, on the thread that sends the last byte, gives the arrays back.
   const std::shared_ptr<const void> arrays(
       state_->store.State(extent),
       [next, engine = strand_->KeepAlive()](const void*) { next(absl::OkStatus()); });
@@ -80,7 +80,7 @@ void StateSender::SendWeights(SlotSink* sink, uint32_t extent) {
                   .bytes = {weights.data(), layout.ExtentWireBytes(extent), weights.ToShared()}});
 }
 
-// State arrays go out in place: no round can be applied before the slot that asked begins it.
+// State arrays go out in place: no round is applied before the requesting slot begins it.
 void StateSender::SendArray(SlotSink* sink, uint32_t extent, uint32_t array,
                             const std::shared_ptr<const void>& owner) {
   const Layout& layout = fsm_->layout();

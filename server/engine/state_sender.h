@@ -1,5 +1,5 @@
-// StateSender: state on its way out to one trainer, one extent after the other: what a trainer
-// fetches, and the weights of a round whose end it did not see.
+// StateSender: sends state to one trainer, one extent after the other: the state it fetches, or the
+// weights of a round whose end it missed.
 //
 // Arrays stay acquired until they are sent, of as many extents as the tier allows (read_depth): all
 // go out at once from memory, one after the other from NVMe.
@@ -25,14 +25,14 @@ class StateSender {
  public:
   struct Order {
     uint32_t slot = 0;
-    uint64_t round = 0;  // the version; sending ends when it is not the present one
+    uint64_t round = 0;  // the version; sending ends when it is no longer the present one
     bool weights = false;
     std::vector<uint32_t> arrays;  // of the state
     std::vector<uint32_t> extents;
     std::function<void()> end;  // runs when all is sent; may be empty
   };
 
-  // All arguments outlive this. `storage_failed` hears of errors of the tier.
+  // All arguments outlive this. `storage_failed` gets errors of the tier.
   StateSender(JobStrand* strand, const RoundFsm* fsm, ModelState* state, const Audience* audience,
               std::function<void(const absl::Status&)> storage_failed)
       : strand_(strand),
@@ -41,23 +41,23 @@ class StateSender {
         audience_(audience),
         storage_failed_(std::move(storage_failed)) {}
 
-  // Sends to the stream that the slot has now. Another stream of the slot, a step, or the end of
-  // the job breaks it off.
+  // Sends to the slot's present stream. A new stream of the slot, a step, or the end of the job
+  // breaks it off.
   void Send(Order order);
 
  private:
   struct Stream {
     Order order;
-    std::weak_ptr<SlotSink> sink;  // it may hold pieces, whose end holds the stream
+    std::weak_ptr<SlotSink> sink;  // weak: its queued pieces own the Stream
     size_t next = 0;               // index in order.extents
-    size_t held = 0;               // extents that are acquired, or being loaded
+    size_t held = 0;               // extents acquired, or being loaded
   };
   using StreamRef = std::shared_ptr<Stream>;
 
   void Continue(const StreamRef& stream);
   // `extent` is acquired.
   void SendExtent(const StreamRef& stream, uint32_t extent);
-  // The trainer, if it still listens and the state is that of the round that was asked for.
+  // The trainer's sink, if it still listens and the state has the requested version.
   std::shared_ptr<SlotSink> Reader(const Stream& stream) const;
   void SendWeights(SlotSink* sink, uint32_t extent);
   // `owner` keeps the extent's arrays where they are.

@@ -39,7 +39,7 @@ absl::Status Sweep::RatiosLost(uint32_t extent) const {
 
 void Sweep::Measure(const Decision& decision) {
   if (const absl::Status planned = Plan(decision); !planned.ok()) return deps_.failed(planned);
-  // The step of this round wrote it, behind durable ratios: they are lost.
+  // The step of this round wrote the image after its ratios were durable, so the log has lost them.
   for (const uint32_t extent : extents_) {
     if (ahead_.count(extent) != 0) return deps_.failed(RatiosLost(extent));
   }

@@ -3,10 +3,10 @@
 //
 //   Plan -Run-> acquire -> step its tiles on the workers -> release -> next ... -> stepped
 //
-// First layers come first, where the tier does not choose the other direction: the next forward
-// pass needs their weights first. LAMB's first pass is such a sweep, which only measures
-// (FirstPass). Comes from: RoundDriver (ApplyRound). Goes to: ModelState, Contributions, Audience
-// (weights), RoundDriver (SteppedInput). Thread safety: on the job's strand; tiles run on workers.
+// First layers come first, unless the tier chooses the other direction: the next forward pass needs
+// their weights first. LAMB's first pass is a sweep that only measures (FirstPass). Comes from:
+// RoundDriver (ApplyRound). Goes to: ModelState, Contributions, Audience (weights), RoundDriver
+// (SteppedInput). Thread safety: on the job's strand; tiles run on workers.
 #pragma once
 
 #include <cstdint>
@@ -37,34 +37,34 @@ class Sweep {
     const RoundFsm* fsm = nullptr;
     Contributions* contributions = nullptr;
     ModelState* state = nullptr;
-    const Audience* audience = nullptr;                       // hears of weights
+    const Audience* audience = nullptr;                       // gets the weights
     std::function<void()> stepped;                            // all extents
     std::function<void(std::vector<RunSquares>)> measured;    // as FirstPass'
     std::function<void(const absl::Status&)> failed;          // out of memory
     std::function<void(const absl::Status&)> storage_failed;  // of the tier
   };
 
-  // What `deps` points to outlives this.
+  // All objects in `deps` outlive this.
   explicit Sweep(Deps deps);
 
-  // Once, in the open round of a restarted server: these extents hold its result already.
+  // Once, in the open round of a restarted server: these extents have its result already.
   void LeaveOut(const std::vector<uint32_t>& extents);
   void ForgetLeftOut() { ahead_.clear(); }
 
-  // Measures what LAMB's ratios need of the FSM's round, which `decision` applies, and calls
+  // Measures the squares for LAMB's ratios in the FSM's round, which `decision` applies, and calls
   // `measured`; no state changes. Or calls `failed`: MakeStepPlan's errors; DATA_LOSS STATE_LOST
-  // when the step of this round has changed an extent already.
+  // when the step of this round has already changed an extent.
   void Measure(const Decision& decision);
   // Plans the step of the FSM's round by `decision`; `ratios` are LAMB's, else none. Errors:
   // MakeStepPlan's.
   absl::Status Plan(const Decision& decision, const std::vector<float>& ratios = {});
-  // Which extents the planned step changes.
+  // The extents that the planned step changes.
   const std::vector<uint32_t>& extents() const { return extents_; }
-  // Bytes of the weights that the slot gets of the planned step: where gradients are scattered,
-  // those of the extents that it has pushed. Its trainer hands them on to the others.
+  // Bytes of weights that the planned step sends to the slot: where gradients are scattered, those
+  // of the extents it pushed. Its trainer hands them on to the others.
   uint64_t WeightBytes(uint32_t slot) const;
-  // Steps what was planned and sends the weights of every extent when it is stepped. Calls
-  // `stepped` behind the last, at once when there is none.
+  // Carries out the planned step and sends the weights of each stepped extent. Calls `stepped`
+  // after the last extent, at once when there is none.
   void Run();
   // Finite masters that became Inf in 16-bit weights, in the last sweep.
   uint64_t weight_overflows() const { return weight_overflows_; }
@@ -83,8 +83,8 @@ class Sweep {
   FirstPass first_pass_;
   TierWalk walk_;
   std::shared_ptr<StepPlan> plan_;
-  std::vector<uint32_t> extents_;  // that the planned step changes, first layers first
-  bool to_pushers_ = false;        // each extent's weights go to the slot that has pushed it
+  std::vector<uint32_t> extents_;  // of the planned step, first layers first
+  bool to_pushers_ = false;        // each extent's weights go to the slot that pushed it
   std::set<uint32_t> ahead_;
   uint64_t weight_overflows_ = 0;
 };
