@@ -153,7 +153,7 @@ void NvmeTier::Save(uint32_t extent, bool initial, ImageIo::Done done) {
   Acquire(extent, [this, extent, initial, done = std::move(done)](const absl::Status& status) {
     if (!status.ok()) return done(status);
     Entry& entry = Find(extent);
-    if (!initial && entry.dirty == 0 && entry.stored >= version_) {  // An eviction wrote it.
+    if (!initial && entry.dirty == 0 && entry.stored >= version_) {  // Written meanwhile.
       Release(extent, 0);
       return done(absl::OkStatus());
     }
