@@ -152,9 +152,8 @@ def item(_: str, variants: Variants, path: str, indent: int) -> list[str]:
     return lines
 
 
-def templates() -> dict[str, str]:
-    """The name of each template -> its text."""
-    rendered = {choice: kustomized(components) for choice, components in CHOICES.items()}
+def templates(rendered: Variants) -> dict[str, str]:
+    """The name of each template -> its text. `rendered`: the objects of each choice."""
     made = {}
     for key in ordered([list(found) for found in rendered.values()]):
         if key in parameters.BY_HAND:
@@ -167,13 +166,13 @@ def templates() -> dict[str, str]:
     return made
 
 
-def schema(value: Any, path: str = "") -> dict[str, Any]:
+def schema(value: Any, limits: dict[str, dict], path: str = "") -> dict[str, Any]:
     """Of values.yaml: a value has the type of its default, and no value has another name."""
     if isinstance(value, dict) and path not in parameters.OPEN:
         return {"type": "object", "additionalProperties": False, "properties": {
-            name: schema(below, f"{path}/{name}") for name, below in value.items()}}
+            name: schema(below, limits, f"{path}/{name}") for name, below in value.items()}}
     kind = {bool: "boolean", int: "integer", str: "string", list: "array", dict: "object"}
-    return {"type": kind[type(value)], **parameters.LIMITS.get(path, {})}
+    return {"type": kind[type(value)], **limits.get(path, {})}
 
 
 def version() -> str:
@@ -185,8 +184,10 @@ def version() -> str:
 def chart() -> dict[Path, str]:
     """Each generated file -> its content."""
     values = yaml.safe_load((CHART / "values.yaml").read_text())
-    files = {CHART / "templates" / name: text for name, text in templates().items()}
-    properties = schema(values)
+    rendered = {choice: kustomized(components) for choice, components in CHOICES.items()}
+    files = {CHART / "templates" / name: text for name, text in templates(rendered).items()}
+    properties = schema(values, parameters.limits([
+        found["StatefulSet/ballast"] for found in rendered.values()]))
     # Charts with this one below them pass `global`.
     properties["properties"]["global"] = {"type": "object"}
     files[CHART / "values.schema.json"] = json.dumps(

@@ -32,12 +32,14 @@ VALUES = {
     f"{_BALLASTD}/env/BALLAST_STORAGE_DRAM_BUDGET/value":
         '{{ include "ballast.share" (list (.Values.memoryGiB | default 64) 3 8) }}',
     f"{_DATA}/resources/requests/storage":
-        '{{ .Values.data.size | default (ternary "1500Gi" "200Gi" .Values.nvme.enabled) }}',
-    f"{_POD}/volumes/tls/secret/secretName": "{{ .Values.tls.secret }}",
-    f"{_POD}/volumes/admin/secret/secretName": "{{ .Values.adminSecret }}",
-    f"{_POD}/volumes/tokens/secret/secretName": "{{ .Values.tokens.secret }}",
-    f"{_OPERATOR}/volumes/operator/secret/secretName": "{{ .Values.tls.operatorSecret }}",
-    f"{_CLAIM}/spec/resources/requests/storage": "{{ .Values.snapshots.size }}",
+        '{{ .Values.data.size | default (ternary "1500Gi" "200Gi" .Values.nvme.enabled)'
+        ' | quote }}',
+    f"{_POD}/volumes/tls/secret/secretName": "{{ .Values.tls.secret | quote }}",
+    f"{_POD}/volumes/admin/secret/secretName": "{{ .Values.adminSecret | quote }}",
+    f"{_POD}/volumes/tokens/secret/secretName": "{{ .Values.tokens.secret | quote }}",
+    f"{_OPERATOR}/volumes/operator/secret/secretName":
+        "{{ .Values.tls.operatorSecret | quote }}",
+    f"{_CLAIM}/spec/resources/requests/storage": "{{ .Values.snapshots.size | quote }}",
 }
 
 # Paths whose key is left out; ADDED brings it back under a condition of its own.
@@ -59,7 +61,7 @@ ADDED = {
     _DATA: [
         '{{- with .Values.data.storageClass | default (ternary "ballast-nvme" ""'
         " .Values.nvme.enabled) }}",
-        "storageClassName: {{ . }}",
+        "storageClassName: {{ . | quote }}",
         "{{- end }}"],
     f"{_CLAIM}/metadata": [
         "# Snapshots outlive the release.",
@@ -67,7 +69,7 @@ ADDED = {
         "  helm.sh/resource-policy: keep"],
     f"{_CLAIM}/spec": [
         "{{- with .Values.snapshots.storageClass }}",
-        "storageClassName: {{ . }}",
+        "storageClassName: {{ . | quote }}",
         "{{- end }}"],
     "ServiceMonitor/ballast/metadata/labels": [
         "{{- with .Values.monitoring.labels }}{{ toYaml . | nindent 4 }}{{ end }}"],
@@ -124,16 +126,33 @@ def filled(value: object, path: str) -> object:
 # Maps of values.yaml in which every name is allowed.
 OPEN = {"/pod", "/tls/quotas", "/monitoring/labels"}
 
-# More than the type of a value.
+# More than the type of a value; limits() adds to them.
 LIMITS = {
     "/replicas": {"minimum": 1},
     "/cpus": {"minimum": 0},
     "/memoryGiB": {"minimum": 0},
     "/image": {"minLength": 1},
+    "/adminSecret": {"minLength": 1},
+    "/tls/secret": {"minLength": 1},
+    "/tls/operatorSecret": {"minLength": 1},
+    "/tokens/secret": {"minLength": 1},
+    "/snapshots/size": {"minLength": 1},
     "/tls/denied": {"items": {"type": "string"}},
-    "/env": {"items": {"type": "object", "required": ["name"]}},
     "/imagePullSecrets": {"items": {"type": "object", "required": ["name"]}},
 }
+
+
+def limits(servers: list[dict]) -> dict[str, dict]:
+    """More than the type of a value. `servers`: the StatefulSet of each choice: `pod` and `env` may
+    not set again what one of these sets, since of two equal keys the last would win."""
+    pods = [each["spec"]["template"]["spec"] for each in servers]
+    keys = {"imagePullSecrets", *(key for pod in pods for key in pod)}
+    names = {entry["name"] for pod in pods for entry in pod["containers"][0]["env"]}
+    return {**LIMITS,
+            "/pod": {"properties": dict.fromkeys(sorted(keys), False)},
+            "/env": {"items": {"type": "object", "required": ["name"], "properties": {
+                "name": {"type": "string", "not": {"enum": sorted(names)}}}}}}
+
 
 CHART = """# Made by generate.py.
 apiVersion: v2

@@ -17,6 +17,16 @@ from deploy.tools import DEPLOY
 CHART = DEPLOY / "helm" / "ballast"
 
 
+class _OnceLoader(yaml.CSafeLoader):
+    """Refuses a map with two equal keys, of which others take the last without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        twice = sorted({str(key) for key in keys if keys.count(key) > 1})
+        assert not twice, f"{', '.join(twice)} twice in a map, {node.start_mark}"
+        return super().construct_mapping(node, deep)
+
+
 def choices(folder: str) -> dict[str, Any]:
     """The values for a choice such as "base+tls+nvme" of deploy/kubernetes."""
     return {name: {"enabled": True} for name in folder.split("+")[1:]}
@@ -29,7 +39,7 @@ def documents(values: dict[str, Any], namespace: str = "ballast") -> list[Docume
         files = chart.render(values, name="any", namespace=namespace)
     found = []
     for text in files.values():
-        found += [each for each in yaml.load_all(text, Loader=yaml.CSafeLoader) if each]
+        found += [each for each in yaml.load_all(text, Loader=_OnceLoader) if each]
     return found
 
 

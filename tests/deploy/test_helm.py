@@ -18,16 +18,16 @@ from deploy.tools import DEPLOY, kubectls, run
 
 FOLDERS = [folder for folder in SERVERS if folder.startswith("base")] + [
     "base+tls+tokens", "base+monitoring", "base+nvme+monitoring"]
-# Each value is another than its default.
+# Each value is another than its default; names of digits must stay texts.
 OWN = {
     "image": "registry.example.org/ballast:1", "imagePullSecrets": [{"name": "registry"}],
-    "replicas": 3, "cpus": 6, "memoryGiB": 18, "data": {"storageClass": "fast", "size": "90Gi"},
-    "adminSecret": "own-admin",
-    "tls": {"enabled": True, "secret": "own-tls", "operatorSecret": "own-operator",
+    "replicas": 3, "cpus": 6, "memoryGiB": 18, "data": {"storageClass": "7", "size": "90Gi"},
+    "adminSecret": "12",
+    "tls": {"enabled": True, "secret": "123", "operatorSecret": "1e3",
             "denied": ["spiffe://ballast/a", "spiffe://ballast/b"],
             "quotas": {"tenants": {"acme": {"jobs": 4}}}},
-    "tokens": {"enabled": True, "secret": "own-tokens"},
-    "snapshots": {"enabled": True, "storageClass": "shared", "size": "80Gi"},
+    "tokens": {"enabled": True, "secret": "0123"},
+    "snapshots": {"enabled": True, "storageClass": "8", "size": "80Gi"},
     "nvme": {"enabled": True},
     "monitoring": {"enabled": True, "namespace": "watch", "labels": {"release": "prom"},
                    "runbooks": "https://wiki.example.org/operations.md"},
@@ -76,10 +76,10 @@ def test_every_value_reaches_the_objects(ballastd, tmp_path):
         if check is not checks.access:  # which knows the Secrets by their own names
             assert check(found) == [], check.__name__
     text = str(found.documents)
-    for own in ("registry.example.org/ballast:1", "'imagePullSecrets': [{'name': 'registry'}]",
-                "'storageClassName': 'fast'", "'90Gi'", "'secretName': 'own-admin'",
-                "{'key': 'token', 'name': 'own-admin'}", "own-tls", "own-operator", "own-tokens",
-                "'storageClassName': 'shared'", "'80Gi'",
+    for own in ("'imagePullSecrets': [{'name': 'registry'}]",
+                "'storageClassName': '7'", "'90Gi'", "'secretName': '12'",
+                "{'key': 'token', 'name': '12'}", "'secretName': '123'", "'secretName': '1e3'",
+                "'secretName': '0123'", "'storageClassName': '8'", "'80Gi'",
                 "{'kubernetes.io/metadata.name': 'watch'}", "'priorityClassName': 'stateful'",
                 "https://wiki.example.org/operations.md#serverdown"):
         assert own in text, own
@@ -88,6 +88,12 @@ def test_every_value_reaches_the_objects(ballastd, tmp_path):
     assert found.config["storage"]["memory_budget"] == "13824MiB"
     assert found.config["storage"]["dram_budget"] == "6912MiB"
     assert found.config["log"]["level"] == "warn"
+    assert found.config["rounds"]["worker_threads"] == 6
+    assert found.servers["replicas"] == 3
+    given = {"cpu": "6", "memory": "18Gi"}
+    assert found.container["resources"] == {"limits": given, "requests": given}
+    operator, = found.one("Deployment")["spec"]["template"]["spec"]["containers"]
+    assert found.container["image"] == operator["image"] == OWN["image"]
     lists = found.one("ConfigMap", "ballast-access")["data"]
     assert lists["denied"].splitlines()[1:] == OWN["tls"]["denied"]
     config = tmp_path / "ballastd.yaml"
@@ -100,6 +106,10 @@ def test_every_value_reaches_the_objects(ballastd, tmp_path):
 def test_one_server_without_tls_is_a_cluster(ballastd, tmp_path):
     found = installed({"replicas": 1, "cpus": 1, "memoryGiB": 2})
     assert checks.peers(found) == [] and checks.resources(found) == []
+    given = {"cpu": "1", "memory": "2Gi"}
+    assert found.container["resources"] == {"limits": given, "requests": given}
+    assert found.config["storage"]["memory_budget"] == "1536MiB"
+    assert found.config["rounds"]["worker_threads"] == 1
     config = tmp_path / "ballastd.yaml"
     config.write_text(found.config_text)
     done = run(ballastd, "--config", config, "--print-config", env=found.variables(0))
@@ -122,6 +132,14 @@ def test_another_configuration_restarts_the_servers_and_snapshots_outlive_the_re
     ({"tls": {"enable": True}}, "enable"),
     ({"replicas": "3"}, "replicas"),
     ({"replicas": 0}, "replicas"),
+    *(({"pod": {key: None}}, f"/pod/{key}") for key in (
+        "affinity", "containers", "imagePullSecrets", "securityContext", "volumes")),
+    *(({"env": [{"name": name, "value": "1"}]}, "/env/0/name") for name in (
+        "BALLAST_SECURITY_MODE", "BALLAST_STORAGE_MEMORY_BUDGET", "POD_NAME")),
+    ({"tls": {"secret": ""}}, "/tls/secret"),
+    ({"tls": {"operatorSecret": ""}}, "/tls/operatorSecret"),
+    ({"tokens": {"secret": ""}}, "/tokens/secret"),
+    ({"adminSecret": ""}, "/adminSecret"),
 ])
 def test_values_that_cannot_be_are_refused_by_name(values, said):
     with pytest.raises(helm_python.HelmError, match=said):
