@@ -335,6 +335,30 @@ def test_another_module_or_optimizer_is_refused(servers, tmp_path):
         run.load_checkpoint(tmp_path, custom_load_fn=print)
 
 
+def test_a_checkpoint_without_the_frozen_weights_leaves_nothing_as_initialised(servers, tmp_path):
+    run = engine()
+    train(run, 1)
+    run.module.frozen.data.fill_(7.0)
+    run.save_checkpoint(tmp_path, exclude_frozen_parameters=True)
+    fresh = engine()
+    with pytest.raises(
+        BadArgument,
+        match="global_step1 lacks 'frozen', which the module has; save it without "
+        "exclude_frozen_parameters, or pass load_module_strict=False",
+    ):
+        fresh.load_checkpoint(tmp_path)
+    assert servers.made == [] and fresh.global_steps == 0 and int(fresh.module.seen) == 0
+    fresh.load_checkpoint(tmp_path, load_module_strict=False)
+    assert fresh.global_steps == 1 and fresh.module.frozen.eq(1.0).all()
+    fresh.module.title = "no tensor"  # which a state dict may have, and no checkpoint has
+    fresh.module._register_state_dict_hook(lambda module, state, *_: {**state, "t": module.title})
+    run.save_checkpoint(tmp_path)
+    for how in ({}, {"load_module_only": True}):
+        fresh.module.frozen.data.fill_(1.0)
+        fresh.load_checkpoint(tmp_path, **how)
+        assert fresh.module.frozen.eq(7.0).all()
+
+
 def rounds_of(engine):
     return [call[0] for call in engine.optimizer._membership.session._client.calls]
 
@@ -368,7 +392,7 @@ def test_a_module_that_does_not_fit_is_refused_whole_or_loaded_by_the_script(ser
     run.save_checkpoint(tmp_path, "a", exclude_frozen_parameters=True)
     before = {name: value.clone() for name, value in run.module.state_dict().items()}
     run.module.linear.weight.data.fill_(3.0)
-    with pytest.raises(BadArgument, match="lacks 'frozen', which the module has, and 0 more"):
+    with pytest.raises(BadArgument, match="lacks 'frozen', which the module has;"):
         run.load_checkpoint(tmp_path, load_module_only=True)
     assert run.module.linear.weight.eq(3.0).all()
     run.load_checkpoint(tmp_path, load_module_only=True, load_module_strict=False)
@@ -458,6 +482,19 @@ def test_what_a_module_keeps_by_get_extra_state_is_saved_and_loaded(servers, tmp
     model[0].extra = io.BytesIO()
     with pytest.raises(BadArgument, match=r"module\['0._extra_state'\]"):
         run.save_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("how", [{}, {"load_module_only": True}])
+def test_an_extra_state_that_the_checkpoint_lacks_is_named(servers, tmp_path, how):
+    run = deepspeed.initialize(model=torch.nn.Sequential(torch.nn.Linear(4, 2)), config=CONFIG)[0]
+    train(run, 1)
+    run.save_checkpoint(tmp_path)
+    scaled = deepspeed.initialize(model=torch.nn.Sequential(Scaled(4, 2)), config=CONFIG)[0]
+    with pytest.raises(BadArgument, match="lacks '0._extra_state', which the module has"):
+        scaled.load_checkpoint(tmp_path, **how)
+    assert servers.made == []
+    scaled.load_checkpoint(tmp_path, load_module_strict=False, **how)
+    assert scaled.module[0].extra is Scaled.extra
 
 
 class Attack:

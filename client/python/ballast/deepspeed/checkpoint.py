@@ -21,7 +21,6 @@ from ballast import rejoin
 from ballast.deepspeed import building, comm, folder
 from ballast.deepspeed.schedule import ServiceSchedule
 from ballast.deepspeed.submodules import advise
-from ballast.ds_checkpoint.safetensors_file import DTYPES, write_safetensors
 from ballast.ds_checkpoint.universal import LATEST as UNIVERSAL
 from ballast.errors import BadArgument, BallastError, NameInUse, Unsupported, warn
 from ballast.plain_values import Packer, unpack
@@ -70,7 +69,7 @@ def save(
         if optimizer.round == 0:  # The servers keep a round's durable state: this is a round.
             optimizer.upload_weights()
     packer = Packer()
-    untrained, weights = _tensors(engine, exclude_frozen)
+    untrained, weights = tensors_of(engine, exclude_frozen)
     values = {
         "counters": {key: getattr(engine, key) for key in COUNTERS},
         "data": getattr(engine.training_dataloader, "position", 0),
@@ -187,24 +186,6 @@ def _other_kind(load_dir: str) -> str:
     )
 
 
-def write_weights(path: str, state: Mapping[str, torch.Tensor]) -> None:
-    """A module's state dict as a file: safetensors if the name says so, else torch.save()'s.
-
-    Raises StorageFailed when the disk refuses, BadArgument for a value that safetensors cannot
-    hold.
-    """
-    folder.make(os.path.dirname(path) or ".")
-    if not path.endswith(".safetensors"):
-        folder.replace(path, lambda part: torch.save(dict(state), part))
-        return
-    for name, value in state.items():
-        if not isinstance(value, torch.Tensor) or value.dtype not in DTYPES:
-            raise BadArgument(f"{path}: {name} cannot be in a safetensors file")
-    tensors = {name: value.detach().cpu() for name, value in state.items()}
-    plan = {name: (value.dtype, tuple(value.shape)) for name, value in tensors.items()}
-    write_safetensors(path, plan, tensors.items(), {"format": "pt"})
-
-
 def _hyper(group: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in group.items() if key not in _NO_HYPER}
 
@@ -215,8 +196,8 @@ def _schedule(scheduler: Any, packer: Packer) -> Any:
     return packer.pack(scheduler.state_dict(), "lr_scheduler.state_dict()")
 
 
-def _tensors(
-    engine: DeepSpeedEngine, exclude_frozen: bool
+def tensors_of(
+    engine: DeepSpeedEngine, exclude_frozen: bool = False
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """(buffers and frozen parameters of the module, its parameters in the job)."""
     stepped = {id(p) for group in engine._groups() for p in group["params"] if p.requires_grad}
@@ -303,7 +284,7 @@ def _read_all(
             "load_optimizer_states=False or load_module_only=True"
         )
     _check_groups(engine.optimizer, values["groups"], path)
-    check_module(engine.module, untrained, strict, path)
+    check_module(engine.module, untrained, strict, path, tensors_of(engine)[0])
     return values, untrained, client_state
 
 
@@ -336,17 +317,33 @@ def _check_groups(optimizer: ServiceOptimizer, saved: Any, path: str) -> None:
 
 
 def check_module(
-    module: torch.nn.Module, untrained: Mapping[str, torch.Tensor], strict: bool, path: str
+    module: torch.nn.Module,
+    saved: Mapping[str, torch.Tensor],
+    strict: bool,
+    path: str,
+    needed: Mapping[str, torch.Tensor],
 ) -> None:
-    """BadArgument for tensors of another shape, and with strict for missing ones."""
+    """BadArgument for tensors of another shape, and with strict for names of one side only.
+
+    needed: the module's tensors that nothing but `saved` has.
+    """
     here = module.state_dict()
-    for name, value in untrained.items():
+    for name, value in saved.items():
         if name not in here:
             if strict:
                 raise BadArgument(f"{path} has {name!r}, which the module lacks")
         elif not _is_extra(name) and here[name].shape != value.shape:
             shapes = f"{list(value.shape)}, and the module's is {list(here[name].shape)}"
             raise BadArgument(f"{path}: {name!r} has the shape {shapes}")
+    missing = [name for name in needed if name not in saved]
+    if strict and missing:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        frozen = any(_is_frozen(needed[name]) for name in missing)
+        raise BadArgument(
+            f"{path} lacks {', '.join(map(repr, missing[:3]))}{more}, which the module has; "
+            f"{'save it without exclude_frozen_parameters, or ' if frozen else ''}"
+            "pass load_module_strict=False, which leaves such tensors as they are"
+        )
 
 
 def _apply(

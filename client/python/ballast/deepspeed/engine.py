@@ -7,7 +7,6 @@ used by one thread at a time.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -16,6 +15,7 @@ import torch
 
 from ballast.deepspeed import backward, building, checkpoint, gradients, module_load, universal
 from ballast.deepspeed.boundary import BadCall, Boundary
+from ballast.deepspeed.folder import write_weights
 from ballast.deepspeed.getters import Getters
 from ballast.deepspeed.loader import Loader
 from ballast.deepspeed.names import engine_advice
@@ -310,7 +310,7 @@ class DeepSpeedEngine(Getters, torch.nn.Module):
         """
         if self.global_rank == 0:
             state = self.module_state_dict(exclude_frozen_parameters)
-            checkpoint.write_weights(os.path.join(save_dir, save_filename), state)
+            write_weights(save_dir, save_filename, state)
         return True
 
     @at_border
@@ -361,7 +361,7 @@ class DeepSpeedEngine(Getters, torch.nn.Module):
         schedule alone. The present job gets the weights in a round of its own, and keeps its
         moments, step counts and hyper-parameters. load_module_only: the module alone.
         custom_load_fn(src, dst): puts the dict of tensors into the module in these two cases.
-        load_module_strict: whether names that only one side has are refused.
+        load_module_strict: whether names that only one side (universal: the file) has are refused.
         With checkpoint.load_universal the directory is a universal checkpoint, the file is
         DIR/latest_universal, and all of the state goes into the present job.
         Raises BadArgument for a missing tag, listing the existing ones, and for a checkpoint that

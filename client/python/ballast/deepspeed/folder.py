@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from ballast.ds_checkpoint.safetensors_file import DTYPES, write_safetensors
 from ballast.errors import BadArgument, StorageFailed
 
 FORMAT = 1
@@ -181,6 +182,25 @@ def make(place: str) -> None:
         os.makedirs(place, exist_ok=True)
     except OSError as error:
         raise StorageFailed(f"{place} cannot be made: {error}") from None
+
+
+def write_weights(folder: str, filename: str, state: Mapping[str, torch.Tensor]) -> None:
+    """A module's state dict as a file: safetensors if the name says so, else torch.save()'s.
+
+    Raises StorageFailed when the disk refuses, BadArgument for a value that safetensors cannot
+    hold.
+    """
+    path = os.path.join(folder, filename)
+    make(os.path.dirname(path) or ".")
+    if not path.endswith(".safetensors"):
+        replace(path, lambda part: torch.save(dict(state), part))
+        return
+    for name, value in state.items():
+        if not isinstance(value, torch.Tensor) or value.dtype not in DTYPES:
+            raise BadArgument(f"{path}: {name} cannot be in a safetensors file")
+    tensors = {name: value.detach().cpu() for name, value in state.items()}
+    plan = {name: (value.dtype, tuple(value.shape)) for name, value in tensors.items()}
+    write_safetensors(path, plan, tensors.items(), {"format": "pt"})
 
 
 def _write_text(path: str, text: str) -> None:

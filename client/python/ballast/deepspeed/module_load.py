@@ -17,7 +17,6 @@ import torch
 
 from ballast.deepspeed import checkpoint, folder
 from ballast.deepspeed.schedule import ServiceSchedule, saved_position
-from ballast.errors import BadArgument
 from ballast.torch.service_optimizer import ServiceOptimizer
 
 if TYPE_CHECKING:
@@ -41,7 +40,9 @@ def load(
     if parts.custom_load_fn is not None:
         parts.custom_load_fn(src=module, dst=engine.module)
     else:
-        _check(engine.module, module, parts.load_module_strict, path)
+        untrained, weights = checkpoint.tensors_of(engine)
+        strict, needed = parts.load_module_strict, {**untrained, **weights}
+        checkpoint.check_module(engine.module, module, strict, path, needed)
         checkpoint.put(engine.module, module)
     checkpoint.begin_round(engine, {key: getattr(engine, key) for key in checkpoint.COUNTERS})
     if engine.optimizer is not None:
@@ -58,18 +59,6 @@ def _position(engine: DeepSpeedEngine, values: Mapping[str, Any], path: str) -> 
         return None
     index = saved_position(values["lr_scheduler"] or {}, path)
     return None if index == engine.lr_scheduler.last_batch_iteration else index
-
-
-def _check(
-    module: torch.nn.Module, saved: Mapping[str, torch.Tensor], strict: bool, path: str
-) -> None:
-    checkpoint.check_module(module, saved, strict, path)
-    missing = [name for name in module.state_dict() if name not in saved]
-    if strict and missing:
-        raise BadArgument(
-            f"{path} lacks {missing[0]!r}, which the module has, and {len(missing) - 1} more; "
-            "load_module_strict=False leaves such tensors as they are"
-        )
 
 
 def _send(optimizer: ServiceOptimizer, index: int | None) -> None:
