@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import Counter
 
 import ballast.deepspeed as deepspeed
 import pytest
@@ -73,6 +74,38 @@ def test_the_state_is_read_whole_and_never_written_without_a_word(fake):
     gc.collect()
     with pytest.raises(BadArgument, match="keep the engine"):
         inside.zero_grad()
+
+
+def test_hooks_run_or_are_refused(fake):
+    engine = begun()
+    outside, inside, seen = engine.optimizer, engine.optimizer.optimizer, Counter()
+
+    def counts(name):
+        return lambda *_: seen.update([name])
+
+    for name in ("register_step_pre_hook", "register_step_post_hook"):
+        with pytest.raises(Unsupported, match=f"{name}.*register it on engine.optimizer"):
+            getattr(inside, name)(counts("refused"))
+        getattr(outside, name)(counts(name))
+    train(engine, 2)
+    assert seen == {"register_step_pre_hook": 2, "register_step_post_hook": 2}
+    seen.clear()
+    of_state = [f"register_{kind}state_dict_{when}_hook"
+                for kind in ("", "load_") for when in ("pre", "post")]  # fmt: skip
+    handles = [getattr(inside, name)(counts(name), prepend=True) for name in of_state]
+    for view in (inside, outside):
+        view.load_state_dict(view.state_dict())
+    assert seen == dict.fromkeys(of_state, 2)
+    for handle in handles:
+        handle.remove()
+    inside.load_state_dict(inside.state_dict())
+    assert sum(seen.values()) == 8
+
+
+def test_a_view_whose_engine_is_gone_is_of_no_class(fake):
+    inside = begun().optimizer.optimizer
+    gc.collect()
+    assert not any(isinstance(inside, one) for one in CLASSES)
 
 
 @pytest.mark.parametrize(("kind", "known"), [

@@ -23,6 +23,28 @@ _SET_STATE = (
 )
 
 
+def _refused(name: str) -> Any:
+    """A method for hooks of the step(), which is not this class's and would not run them."""
+
+    @at_border
+    def register(self: BasicOptimizer, *_: Any, **__: Any) -> NoReturn:
+        raise Unsupported(
+            f"optimizer.optimizer.{name}(): the servers step, and the hook would not run; "
+            "register it on engine.optimizer"
+        )
+
+    return register
+
+
+def _passed_on(name: str) -> Any:
+    """A method for hooks of the state dict, which is that of the engine's optimizer."""
+
+    def register(self: BasicOptimizer, *args: Any, **more: Any) -> Any:
+        return getattr(self.stepped(), name)(*args, **more)
+
+    return register
+
+
 class BasicOptimizer(torch.optim.Optimizer):
     """The groups and the state of an engine's optimizer, without its rounds.
 
@@ -84,6 +106,13 @@ class BasicOptimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.stepped().load_state_dict(state_dict)
 
+    register_step_pre_hook = _refused("register_step_pre_hook")
+    register_step_post_hook = _refused("register_step_post_hook")
+    register_state_dict_pre_hook = _passed_on("register_state_dict_pre_hook")
+    register_state_dict_post_hook = _passed_on("register_state_dict_post_hook")
+    register_load_state_dict_pre_hook = _passed_on("register_load_state_dict_pre_hook")
+    register_load_state_dict_post_hook = _passed_on("register_load_state_dict_post_hook")
+
     __reduce_ex__ = ServiceOptimizer.__reduce_ex__
 
     @at_border
@@ -108,7 +137,7 @@ class Known(type):
     """
 
     def __instancecheck__(cls, instance: Any) -> bool:
-        stepped = instance.stepped() if isinstance(instance, BasicOptimizer) else instance
+        stepped = instance._of() if isinstance(instance, BasicOptimizer) else instance
         return isinstance(stepped, cls.__dict__.get("_service", ())) or (
             super().__instancecheck__(instance)
         )
