@@ -29,9 +29,10 @@ void StateSender::Continue(const StreamRef& stream) {
       return;
     }
     const uint32_t extent = order.extents[stream->next];
-    if (order.arrays.empty() && state_->weights.Find(extent)) {  // No arrays are needed for these.
+    // No arrays are needed for formed weights, nor for an order of nothing but its end.
+    if (order.arrays.empty() && (!order.weights || state_->weights.Find(extent))) {
       ++stream->next;
-      SendWeights(sink.get(), extent);
+      if (order.weights) SendWeights(sink.get(), extent);
       continue;
     }
     if (stream->held >= tier->read_depth()) return;

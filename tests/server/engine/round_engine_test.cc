@@ -208,6 +208,26 @@ TEST(RoundEngineTest, StateCanBeFetchedBetweenRounds) {
   EXPECT_EQ((sink->state_[{1, 0}]), std::vector<char>(128 * 4, 0));
 }
 
+TEST(RoundEngineTest, AFetchOfNeitherWeightsNorArraysSendsNone) {
+  const std::vector<int64_t> sizes = {200};
+  Cluster cluster(MakePlan(sizes, 1, {0}));
+  cluster.Send(FrameKind::kInit, 0, 1, Random(sizes, 1));
+  cluster.Begin(0, MakeBegin(1));
+  cluster.Send(FrameKind::kGradient, 0, 1, Random(sizes, 2));
+  ASSERT_TRUE(cluster.Wait(1).ok());
+  testing::RecordingSink* const sink = cluster.sinks_[{0, 0}].get();
+  {
+    MutexLock lock(&sink->mu_);
+    for (std::vector<char>& weights : sink->weights_) weights.clear();
+  }
+  cluster.engines_[0]->FetchState(0, 2, false, {});
+  testing::SyncPoint fetched;
+  cluster.engines_[0]->Status([&](const JobStatus&) { fetched.Reach(); });
+  fetched.Await();
+  MutexLock lock(&sink->mu_);
+  for (const std::vector<char>& weights : sink->weights_) EXPECT_TRUE(weights.empty());
+}
+
 // A timer of `timing.job_ttl` and others know an engine that has ended.
 TEST(RoundEngineTest, AnEndedEngineLeavesNoMemoryToThoseWhoKnowIt) {
   std::vector<std::weak_ptr<RoundEngine>> known;
