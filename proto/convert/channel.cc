@@ -98,7 +98,7 @@ void KeepGrpcInitialized() {
 }
 
 // Settings that both ends share.
-void SetCommonArgs(grpc::ChannelArguments* args, double time_scale) {
+void SetCommonArgs(grpc::ChannelArguments* args) {
   KeepGrpcInitialized();
   args->SetMaxReceiveMessageSize(kMaxMessageBytes);
   args->SetMaxSendMessageSize(kMaxMessageBytes);
@@ -106,8 +106,6 @@ void SetCommonArgs(grpc::ChannelArguments* args, double time_scale) {
   args->SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kMaxHttp2FrameBytes);
   args->SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kLookaheadBytes);
   args->SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 1);
-  args->SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, Scaled(kKeepaliveMs, time_scale));
-  args->SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Scaled(kKeepaliveTimeoutMs, time_scale));
   args->SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   args->SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   SetSocketMutator(args);
@@ -115,25 +113,22 @@ void SetCommonArgs(grpc::ChannelArguments* args, double time_scale) {
 
 class ServerSettings : public grpc::ServerBuilderOption {
  public:
-  explicit ServerSettings(double time_scale) : time_scale_(time_scale) {}
-
   void UpdateArguments(grpc::ChannelArguments* args) override {
-    SetCommonArgs(args, time_scale_);
+    SetCommonArgs(args);
     args->SetInt(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kMinPingIntervalMs);
     args->SetInt(GRPC_ARG_ALLOW_REUSEPORT, 0);
   }
 
   void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>*) override {}
-
- private:
-  const double time_scale_;
 };
 
 }  // namespace
 
 grpc::ChannelArguments MakeChannelArgs(double time_scale) {
   grpc::ChannelArguments args;
-  SetCommonArgs(&args, time_scale);
+  SetCommonArgs(&args);
+  args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, Scaled(kKeepaliveMs, time_scale));
+  args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Scaled(kKeepaliveTimeoutMs, time_scale));
   args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   args.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   args.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
@@ -164,10 +159,10 @@ std::shared_ptr<grpc::ChannelCredentials> PlainChannelCredentials() {
   return grpc::InsecureChannelCredentials();
 }
 
-void ConfigureServer(grpc::ServerBuilder* builder, double time_scale) {
+void ConfigureServer(grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder->SetMaxSendMessageSize(kMaxMessageBytes);
-  builder->SetOption(std::make_unique<ServerSettings>(time_scale));
+  builder->SetOption(std::make_unique<ServerSettings>());
 }
 
 bool KernelUsesBbr() {

@@ -35,8 +35,9 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, double ti
 std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials();
 std::shared_ptr<grpc::ChannelCredentials> PlainChannelCredentials();
 
-// Applies the same settings to a server, before BuildAndStart. Two servers cannot share a port.
-void ConfigureServer(grpc::ServerBuilder* builder, double time_scale);
+// Applies the same settings to a server, before BuildAndStart, but for the keepalive's times, which
+// are the caller's. Two servers cannot share a port.
+void ConfigureServer(grpc::ServerBuilder* builder);
 
 // True when the kernel's default congestion control is BBR, which halves the bandwidth of loopback
 // connections; sockets that do not go through the functions above then suffer from it.

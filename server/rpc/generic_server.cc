@@ -98,12 +98,11 @@ absl::Status GenericServer::FindRows() {
 
 absl::Status GenericServer::Build(const GenericServerOptions& options) {
   grpc::ServerBuilder builder;
-  // Of two values for an argument gRPC takes the first, and ConfigureServer has some for these.
+  ConfigureServer(&builder);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS,
                              static_cast<int>(options.keepalive_time.count()));
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
                              static_cast<int>(options.keepalive_timeout.count()));
-  ConfigureServer(&builder, options.time_scale);
   // gRPC inflates a message before it looks at its length: 522 KB of gzip are 512 MiB.
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);

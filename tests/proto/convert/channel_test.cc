@@ -65,7 +65,7 @@ struct Loopback {
                              &port);
     builder.RegisterAsyncGenericService(&service);
     queue = builder.AddCompletionQueue();
-    ConfigureServer(&builder, 1.0);
+    ConfigureServer(&builder);
     server = builder.BuildAndStart();
   }
 

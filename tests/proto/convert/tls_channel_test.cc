@@ -45,7 +45,7 @@ class Port {
     builder.AddListeningPort("127.0.0.1:0", credentials, &port_);
     builder.RegisterAsyncGenericService(&service_);
     queue_ = builder.AddCompletionQueue();
-    ConfigureServer(&builder, /*time_scale=*/1);
+    ConfigureServer(&builder);
     server_ = builder.BuildAndStart();
     // gRPC shakes hands on the threads that poll.
     poller_ = std::thread([this] {
