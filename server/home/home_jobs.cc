@@ -67,6 +67,7 @@ void HomeJobs::Attach(const AttachCall& call, const AttachDone& done) {
       if (const absl::Status status = CheckNewNames(call.spec.tensors); !status.ok()) {
         return done(status);
       }
+      places_.Change(-UnderWay(*job));
       timers_.Drop(name);
       homes_.erase(name);
     } else if (wake && job->stage() == HomeJob::Stage::kEnded) {
@@ -152,6 +153,7 @@ void HomeJobs::OnReleased(const JobPlan& plan) {
   // Nothing waits at the end of a job, but for a call that came after it.
   Feed({it->first, it->second.life}, home::FailInput{home::NoDurableJob(config_.self, plan.job)});
   rendezvous_.Forget(plan.job, home::NoJobOfNumber(plan.job));
+  if (const HomeJob* const left = Find(plan.name())) places_.Change(-UnderWay(*left));
   timers_.Drop(plan.name());
   homes_.erase(plan.name());
 }
@@ -203,22 +205,24 @@ const HomeJob* HomeJobs::At(const Life& to) const {
 HomeJobs::Life HomeJobs::Add(HomeJob job) {
   const QualifiedName name = job.plan().name();
   const uint64_t life = next_life_++;
+  places_.Change(UnderWay(job));
   homes_.emplace(name, Home{life, std::move(job)});
-  places_.Show(UnderWay(homes_));
   return {name, life};
 }
 
 void HomeJobs::Feed(const Life& to, const home::Input& input) {
   const auto it = homes_.find(to.name);
   if (it == homes_.end() || it->second.life != to.life) return;  // The job is over.
+  HomeJob& job = it->second.job;
+  const int before = UnderWay(job);
   home::Effects effects;
-  it->second.job.Step(clock_->Now(), input, &effects);
-  rendezvous_.Follow(it->second.job);
-  if (it->second.job.stage() == HomeJob::Stage::kOver) {
+  job.Step(clock_->Now(), input, &effects);
+  places_.Change(UnderWay(job) - before);
+  rendezvous_.Follow(job);
+  if (job.stage() == HomeJob::Stage::kOver) {
     timers_.Drop(to.name);
     homes_.erase(it);
   }
-  places_.Show(UnderWay(homes_));
   for (const home::Effect& effect : effects) {
     std::visit([&](const auto& one) { Do(to, one); }, effect);
   }

@@ -159,7 +159,7 @@ class HomeJobs {
   HomeTimers timers_{clock_, host_, [this](const Life& to, const home::Due& due) {
                        std::visit([&](const auto& input) { Feed(to, input); }, due);
                      }};
-  const JobPlaces places_;
+  JobPlaces places_;
   uint64_t next_life_ = 1;
   home::Ticket next_ticket_ = 1;
   std::map<home::Ticket, AttachDone> attaches_;

@@ -19,8 +19,7 @@ namespace ballast::server {
 class JobPlaces {
  public:
   // `under_way` may be null. Both outlive it.
-  JobPlaces(const DirectoryConfig* config, Gauge* under_way)
-      : config_(config), under_way_(under_way) {}
+  JobPlaces(const DirectoryConfig* config, Gauge* under_way) : config_(config), gauge_(under_way) {}
 
   // A tenant whose trainers do not come leaves room for the jobs of others: `pending` of its jobs
   // wait for them. RESOURCE_EXHAUSTED OVER_BUDGET.
@@ -30,16 +29,18 @@ class JobPlaces {
   // The same; a refusal is RESOURCE_EXHAUSTED OVER_BUDGET. The number that each tenant has goes to
   // the log alone, once a minute: it is the operator's to know, not another tenant's.
   absl::Status Check(const AttachCall& call, const JobCounts& counts) const;
-  // So many have not ended (ballast_jobs_under_way).
-  void Show(size_t under_way) const {
-    if (under_way_ != nullptr) under_way_->Set(static_cast<double>(under_way));
+  // The number of jobs under way (ballast_jobs_under_way) changes by `jobs`.
+  void Change(int jobs) {
+    under_way_ += jobs;
+    if (gauge_ != nullptr && jobs != 0) gauge_->Set(under_way_);
   }
 
  private:
   JobRoom Room(const AttachCall& call, const JobCounts& counts) const;
 
   const DirectoryConfig* config_;
-  Gauge* under_way_;
+  Gauge* gauge_;
+  int under_way_ = 0;
 };
 
 // Of `homes`, which has a job of type HomeJob for each name: jobs of each tenant.
@@ -58,12 +59,10 @@ size_t Pending(const Homes& homes, const std::string& tenant) {
   }));
 }
 
-// The number of jobs under way, without ended ones.
-template <typename Homes>
-size_t UnderWay(const Homes& homes) {
-  return static_cast<size_t>(std::count_if(homes.begin(), homes.end(), [](const auto& entry) {
-    return entry.second.job.stage() != HomeJob::Stage::kEnded;
-  }));
+// 1 for a job under way, 0 for one that has ended or is over.
+inline int UnderWay(const HomeJob& job) {
+  const HomeJob::Stage stage = job.stage();
+  return stage == HomeJob::Stage::kEnded || stage == HomeJob::Stage::kOver ? 0 : 1;
 }
 
 }  // namespace ballast::server
