@@ -42,7 +42,7 @@ class MemoryPlacement final : public StatePlacement {
     fill();
     if (!keeps_images()) return;
     checkpointer_->AddInitial(extent);
-    Progress();
+    links_.Progress();
   }
   void DropInitial() override { checkpointer_->DropInitial(); }
   bool initial_durable() const override { return !checkpointer_->initial_pending(); }
@@ -87,13 +87,7 @@ class MemoryPlacement final : public StatePlacement {
   }
   void OnWritten(const absl::Status& status) {
     checkpointer_->OnWritten();
-    if (status.ok()) return Progress();
-    const auto failed = links_.failed;  // A copy: the call ends the job, which disconnects.
-    failed(status);
-  }
-  void Progress() {
-    const auto progress = links_.progress;
-    progress();
+    status.ok() ? links_.Progress() : links_.Fail(status);
   }
 
   const PlacementOptions options_;

@@ -68,8 +68,6 @@ class NvmePlacement final : public StatePlacement {
   absl::Status EndRecovery(const std::vector<uint64_t>& stored, ImageFile* images) override;
 
  private:
-  void Failed(const absl::Status& status);
-  void Progress();
   void OnInitialSaved(const absl::Status& status);
   void FlushInitial();
   void Flush();
@@ -113,7 +111,7 @@ void NvmePlacement::Connect(PlacementLinks links, uint64_t version) {
   links_ = std::move(links);
   ImageIo* const io = links_.images->image_io();
   BALLAST_CHECK(io != nullptr);
-  tier_->Connect(io, links_.wrap, [this](const absl::Status& status) { Failed(status); });
+  tier_->Connect(io, links_.wrap, [this](const absl::Status& status) { links_.Fail(status); });
   tier_->SetVersion(version);
   tier_->Prefetch(SweepOrder());
 }
@@ -121,15 +119,6 @@ void NvmePlacement::Connect(PlacementLinks links, uint64_t version) {
 void NvmePlacement::Disconnect() {
   links_ = {};
   tier_->Connect(nullptr, nullptr, nullptr);
-}
-
-// Called through copies: the call may end the job, which disconnects.
-void NvmePlacement::Failed(const absl::Status& status) {
-  if (const auto failed = links_.failed) failed(status);
-}
-
-void NvmePlacement::Progress() {
-  if (const auto progress = links_.progress) progress();
 }
 
 std::vector<uint32_t> NvmePlacement::SweepOrder() const {
@@ -154,18 +143,18 @@ void NvmePlacement::PutInitial(uint32_t extent, uint64_t version, std::function<
 
 void NvmePlacement::OnInitialSaved(const absl::Status& status) {
   --saving_initial_;
-  if (!status.ok()) return Failed(status);
+  if (!status.ok()) return links_.Fail(status);
   if (saving_initial_ == 0) FlushInitial();
 }
 
 void NvmePlacement::FlushInitial() {
   tier_->Flush([this](const absl::Status& flushed) {
-    if (!flushed.ok()) return Failed(flushed);
+    if (!flushed.ok()) return links_.Fail(flushed);
     if (saving_initial_ != 0) return;  // The last of the new ones flushes again.
     // Weights saved during this flush need another one.
     if (tier_->unflushed()) return FlushInitial();
     initial_durable_ = true;
-    Progress();
+    links_.Progress();
   });
 }
 
@@ -181,7 +170,9 @@ void NvmePlacement::OnRound(uint64_t version) {
 }
 
 void NvmePlacement::Flush() {
-  tier_->Flush([this](const absl::Status& status) { status.ok() ? Progress() : Failed(status); });
+  tier_->Flush([this](const absl::Status& status) {
+    status.ok() ? links_.Progress() : links_.Fail(status);
+  });
 }
 
 // Extents that no round touches, or whose rounds were skipped, are written too, before the log
@@ -197,7 +188,7 @@ void NvmePlacement::KeepImages(uint64_t version, bool short_of_room) {
     tier_->Save(static_cast<uint32_t>(extent), /*initial=*/false,
                 [this](const absl::Status& status) {
                   --saving_old_;
-                  if (!status.ok()) return Failed(status);
+                  if (!status.ok()) return links_.Fail(status);
                   if (saving_old_ == 0) Flush();
                 });
   }

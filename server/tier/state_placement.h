@@ -34,6 +34,15 @@ struct PlacementLinks {
   std::function<void(const absl::Status&)> failed;
   // Images became durable, or are due: KeepImages and initial_durable may have news.
   std::function<void()> progress;
+
+  // Both call through a copy, because the call may end the job, which replaces the links.
+  // Nothing happens after Disconnect.
+  void Fail(const absl::Status& status) const {
+    if (const auto call = failed) call(status);
+  }
+  void Progress() const {
+    if (const auto call = progress) call();
+  }
 };
 
 // An extent rebuilt from an image by recovery, in the tier of a lane.
