@@ -1,5 +1,6 @@
 // Which images of an ImageFile count: the version in each place, whether a flush has covered it,
-// and whether it is held. It says where a write goes and what a read finds; it does no I/O.
+// and whether it is held. It chooses the place of each write and knows that of each read; it does
+// no I/O.
 // Comes from: ImageFile. Goes to: nothing. Thread safety: thread-safe.
 #pragma once
 

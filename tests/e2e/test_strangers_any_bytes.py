@@ -1,5 +1,5 @@
-"""Bytes that nobody would send by mistake, from generators with fixed seeds: each call and each
-connection has an end of a known kind, others are served, and little memory stays taken."""
+"""Hostile bytes from generators with fixed seeds: each call and each connection has an end of a
+known kind, others are served, and little memory stays taken."""
 
 from __future__ import annotations
 

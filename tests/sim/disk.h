@@ -1,6 +1,6 @@
 // SimDisk: MemoryDisk as one process after another sees it. A process can end inside any operation,
-// and nothing it does afterwards reaches the disk; data on its way to the medium is known, so that
-// "told somebody before it was durable" shows at once.
+// and nothing it does afterwards reaches the disk. The disk knows which data is not durable yet, so
+// an answer that was sent too early shows at once.
 // Comes from: the simulated server. Goes to: GradientLog, ImageFile. Thread safety: one thread.
 #pragma once
 

@@ -141,8 +141,8 @@ Faults DrawFaults(const Shape& shape, Random* random) {
 }
 
 // The conditions that reveal most mistakes: servers that end, also while the epoch changes, frames
-// that come twice, and slots that lag behind a log that wraps. Drawn apart from all else, so that
-// other seeds stay the same without it.
+// sent twice, and slots slower than a log that wraps. These draws are separate, so that seeds
+// without them stay the same.
 void AddRestarts(Swarm* swarm, Random* random) {
   Faults& faults = swarm->faults;
   const auto rate = [random](uint32_t* one_in, uint64_t least, uint64_t most) {

@@ -194,7 +194,7 @@ TEST_P(PlacementConformance, InitialWeightsAreDurableWhenAllOfThemSurvive) {
     const int before = progress_;
     images_.RunOne();
     if (!placement_->initial_durable()) continue;
-    EXPECT_GT(progress_, before) << "nobody would look again";
+    EXPECT_GT(progress_, before) << "no later call would notice";
     for (const uint32_t e : owned_) EXPECT_EQ(images_.Survives(e), 1) << "extent " << e;
   }
   EXPECT_TRUE(placement_->initial_durable());
@@ -276,7 +276,7 @@ TEST_P(PlacementConformance, AFailedWriteIsToldAndNothingCountsAsDurable) {
   EXPECT_FALSE(placement_->initial_durable());
 }
 
-// The owner that is told of an error ends the job, which disconnects.
+// On an error the owner ends the job, and the job disconnects the placement.
 TEST_P(PlacementConformance, ADiskThatFailsMayEndTheJobAtOnce) {
   ASSERT_NO_FATAL_FAILURE(Begin());
   placement_->Connect({.images = &images_,

@@ -18,8 +18,8 @@ from ballast.errors import BadArgument, Unsupported, at_border
 from ballast.torch.service_optimizer import ServiceOptimizer
 
 _SET_STATE = (
-    "optimizer.optimizer.state is a copy of what the servers have, and cannot be replaced: "
-    "load_export() of the engine's optimizer sets state"
+    "optimizer.optimizer.state is a read-only copy of the servers' state: load_export() of the "
+    "engine's optimizer sets it"
 )
 
 
