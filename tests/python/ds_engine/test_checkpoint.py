@@ -448,7 +448,7 @@ def test_the_module_is_not_read_while_rank_0_may_write_it(servers, tmp_path, mon
     train(trained, 1)  # in which rank 0 takes part
     assert all(run.load_checkpoint(tmp_path / "a", load_module_only=True)[0] for run in both)
     judge.save_checkpoint(tmp_path / "judge")
-    with pytest.raises(Unsupported, match="rank 0 may still be writing"):
+    with pytest.raises(Unsupported, match=r"rank 0 may .* at the beginning \["):  # no step()
         judge.load_checkpoint(tmp_path / "judge")
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     waits = []

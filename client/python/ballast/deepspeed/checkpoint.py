@@ -117,10 +117,11 @@ def wait_for_rank_0(engine: DeepSpeedEngine, load_dir: str) -> None:
     if engine.world_size == 1 or comm.is_initialized():
         return
     if _written.get(os.path.realpath(load_dir), lambda: False)():
+        later = "" if engine.optimizer is None else ", or load after the next step()"
         raise Unsupported(
             f"{load_dir}: rank 0 may still be writing what save_checkpoint() has begun, and "
             "without torch.distributed the other trainers cannot wait for it: call "
-            "deepspeed.init_distributed() at the beginning, or load after the next step()"
+            f"deepspeed.init_distributed() at the beginning{later}"
         )
 
 
