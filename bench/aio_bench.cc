@@ -25,11 +25,11 @@
 #include "bench/engine_loop.h"
 #include "bench/harness.h"
 #include "bench/raw_disk.h"
-#include "common/base/standard_descriptors.h"
 #include "common/base/status_macros.h"
 #include "common/io/arena.h"
 #include "common/io/io_engine.h"
 #include "common/io/io_stream.h"
+#include "common/system/standard_descriptors.h"
 
 namespace ballast::bench {
 namespace {

@@ -32,9 +32,9 @@
 #include "bench/harness.h"
 #include "bench/raw_disk.h"
 #include "client/aio/aio_handle.h"
-#include "common/base/standard_descriptors.h"
 #include "common/base/status_macros.h"
 #include "common/io/arena.h"
+#include "common/system/standard_descriptors.h"
 
 namespace ballast::bench {
 namespace {

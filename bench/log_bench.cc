@@ -38,9 +38,9 @@
 #include "bench/harness.h"
 #include "bench/log_writers.h"
 #include "bench/raw_disk.h"
-#include "common/base/standard_descriptors.h"
 #include "common/base/status_macros.h"
 #include "common/io/file.h"
+#include "common/system/standard_descriptors.h"
 
 namespace ballast::bench {
 namespace {

@@ -17,7 +17,7 @@
 #include "absl/strings/str_format.h"
 #include "bench/harness.h"
 #include "common/base/status_macros.h"
-#include "common/base/thread_worker_pool.h"
+#include "common/threads/thread_worker_pool.h"
 
 namespace ballast::bench {
 namespace {

@@ -43,9 +43,9 @@
 #include "bench/raw_disk.h"
 #include "bench/round_model.h"
 #include "bench/server_process.h"
-#include "common/base/malloc_arenas.h"
-#include "common/base/standard_descriptors.h"
 #include "common/base/status_macros.h"
+#include "common/system/malloc_arenas.h"
+#include "common/system/standard_descriptors.h"
 
 namespace ballast::bench {
 namespace {

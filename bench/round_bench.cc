@@ -75,10 +75,10 @@
 #include "bench/round_model.h"
 #include "bench/server_process.h"
 #include "bench/tls_compare.h"
-#include "common/base/malloc_arenas.h"
-#include "common/base/standard_descriptors.h"
 #include "common/base/status_macros.h"
-#include "common/base/thread_executor.h"
+#include "common/system/malloc_arenas.h"
+#include "common/system/standard_descriptors.h"
+#include "common/threads/thread_executor.h"
 #include "proto/convert/channel.h"
 
 namespace ballast::bench {

@@ -14,9 +14,9 @@
 #include "absl/status/statusor.h"
 #include "ballast/client.h"
 #include "bench/kind_step.h"
-#include "common/base/thread_worker_pool.h"
 #include "common/io/arena.h"
 #include "common/tensor/layout.h"
+#include "common/threads/thread_worker_pool.h"
 #include "server/state/extent_store.h"
 
 namespace ballast::bench {

@@ -26,8 +26,8 @@
 #include "bench/harness.h"
 #include "bench/raw_disk.h"
 #include "bench/tier_rig.h"
-#include "common/base/standard_descriptors.h"
 #include "common/base/status_macros.h"
+#include "common/system/standard_descriptors.h"
 
 namespace ballast::bench {
 namespace {

@@ -11,10 +11,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/base/thread_executor.h"
-#include "common/base/thread_worker_pool.h"
 #include "common/io/arena.h"
 #include "common/tensor/layout.h"
+#include "common/threads/thread_executor.h"
+#include "common/threads/thread_worker_pool.h"
 #include "server/durability/job_storage.h"
 #include "server/durability/round_log.h"
 #include "server/optim/scalars.h"

@@ -34,7 +34,7 @@ target_compile_definitions(ballast_hardening INTERFACE $<${ballast_hardens}:_GLI
 target_link_libraries(ballast_hardening INTERFACE ballast_kernel_hardening)
 
 # ballast_in_batches(<target>): a cold build compiles the target's files twelve at a time
-# (docs/decisions/051-cold-builds.md). Files with marks (common/base/mutant.h, planted.h,
+# (docs/decisions/051-cold-builds.md). Files with marks (common/faults/mutant.h, planted.h,
 # client/device/left_out.h) are compiled a second time for tests, and the linker takes those objects
 # in place of the room's: each of these must hold one file only.
 function(ballast_in_batches target)

@@ -21,7 +21,8 @@ usage() {
 preset=${1:-}
 case $preset in
   asan)
-    targets=(base_test security_test net_test tls_test wire_scan_test frame_codec_test
+    targets=(base_test text_test bytes_test threads_test faults_test system_test
+             security_test net_test tls_test wire_scan_test frame_codec_test
              tls_channel_test quota_test rendezvous_test config_test snapshot_test exchange_test
              durability_test admin_test gate_test gate_services_test other_tenant_test
              services_test rpc_test peer_test
@@ -31,7 +32,8 @@ case $preset in
              fuzz_targets_test)
     ;;
   tsan)
-    targets=(base_test io_engine_test net_test tls_test quota_test gate_test metrics_test
+    targets=(base_test bytes_test threads_test faults_test system_test io_engine_test net_test
+             tls_test quota_test gate_test metrics_test
              collective_conformance_test nccl_test session_core_test round_engine_test
              recovery_lanes_test job_directory_test tenants_test)
     ;;

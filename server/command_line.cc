@@ -9,9 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
-#include "common/base/names.h"
 #include "common/base/status_macros.h"
-#include "common/base/units.h"
+#include "common/text/names.h"
+#include "common/text/units.h"
 #include "server/config/fields.h"
 
 namespace ballast::server {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "ballast/config/v1/server.pb.h"
-#include "common/base/thread_worker_pool.h"
 #include "common/metrics/metrics.h"
+#include "common/threads/thread_worker_pool.h"
 #include "server/host/disk_watch.h"
 #include "server/peer/peer_client.h"
 

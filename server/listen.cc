@@ -10,8 +10,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/address.h"
 #include "common/base/status_macros.h"
+#include "common/text/address.h"
 
 namespace ballast::server {
 namespace {

@@ -8,15 +8,15 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/address.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
-#include "common/base/thread_executor.h"
-#include "common/base/thread_worker_pool.h"
-#include "common/base/units.h"
 #include "common/metrics/metrics.h"
 #include "common/metrics/process.h"
+#include "common/text/address.h"
+#include "common/text/units.h"
+#include "common/threads/thread_executor.h"
+#include "common/threads/thread_worker_pool.h"
 #include "proto/convert/methods.h"
 #include "server/admin/admin_server.h"
 #include "server/build_facts.h"

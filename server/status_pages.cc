@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/inert.h"
+#include "common/text/inert.h"
 #include "google/protobuf/util/json_util.h"
 #include "server/config/print.h"
 #include "server/listen.h"

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/inert.h"
-#include "common/base/standard_descriptors.h"
+#include "common/system/standard_descriptors.h"
+#include "common/text/inert.h"
 #include "tools/admin_call.h"
 #include "tools/command_line.h"
 #include "tools/watch.h"

@@ -25,8 +25,9 @@ THIRD_PARTY = (
 SYSTEM_FOLDERS = ("sys/", "linux/", "netinet/", "arpa/", "net/", "asm/", "sanitizer/")
 
 COMMON = (
-    "common/base", "common/io", "common/tensor", "common/policy", "common/job", "common/metrics",
-    "common/rendezvous", "common/security")
+    "common/base", "common/text", "common/bytes", "common/threads", "common/faults",
+    "common/system", "common/io", "common/tensor", "common/policy", "common/job",
+    "common/metrics", "common/rendezvous", "common/security")
 TLS = "common/tls"
 # Generated headers: ballast/v1/*.pb.h, and ballast/config/v1/*.pb.h.
 WIRE, CONFIG = "proto:wire", "proto:config"
@@ -49,7 +50,7 @@ EVERYTHING = COMMON + (
 # Kernels run inside the memory-bound pass over an extent: nothing in them may wait or allocate.
 KERNEL_BANS = (
     "mutex", "shared_mutex", "thread", "condition_variable", "common/base/sync.h",
-    "common/base/executor.h", "common/base/worker_pool.h", "absl/container/",
+    "common/threads/", "absl/container/",
     "absl/synchronization/")
 
 
@@ -64,18 +65,28 @@ class Room:
 
 ROOMS = {
     "common/base": Room(),
-    "common/io": Room(("common/base",), ("absl/", "libaio.h")),
-    "common/safetensors": Room(("common/base", "common/io"), ("absl/", "nlohmann/")),
+    "common/text": Room(("common/base",)),
+    "common/bytes": Room(),
+    "common/threads": Room(("common/base",)),
+    # common/text: names of points that are misspelt.
+    "common/faults": Room(("common/base", "common/text")),
+    "common/system": Room(("common/base",)),
+    "common/io": Room(
+        ("common/base", "common/text", "common/bytes", "common/threads"), ("absl/", "libaio.h")),
+    "common/safetensors": Room(
+        ("common/base", "common/text", "common/faults", "common/io"), ("absl/", "nlohmann/")),
     # Calls OpenSSL itself, as server/net does; gRPC does so for the connections.
-    "common/tls": Room(("common/base",), ("absl/", "openssl/")),
+    "common/tls": Room(("common/base", "common/text", "common/system"), ("absl/", "openssl/")),
     "common/tensor": Room(("common/base",)),
     # common/policy: a job says how its loss scale and its learning rates move.
-    "common/job": Room(("common/base", "common/policy", "common/tensor")),
-    "common/metrics": Room(("common/base",)),
+    "common/job": Room(("common/base", "common/text", "common/bytes", "common/faults",
+                        "common/policy", "common/tensor")),
+    "common/metrics": Room(("common/base", "common/text")),
     "common/policy": Room(("common/base",)),
     # Not in server/: tests of the client's collectives run it without a server.
-    "common/rendezvous": Room(("common/base",)),
-    "common/security": Room(("common/base",), ("absl/", "openssl/")),
+    "common/rendezvous": Room(("common/base", "common/bytes", "common/faults")),
+    "common/security": Room(
+        ("common/base", "common/text", "common/faults"), ("absl/", "openssl/")),
     # common/tls: the credentials of gRPC's connections.
     "proto/convert": Room(COMMON + (TLS, WIRE, CONFIG), ("absl/",) + GRPC + PROTOBUF),
     "server/simd": Room(("common/base",), banned=KERNEL_BANS),
@@ -106,10 +117,11 @@ ROOMS = {
     "server/exchange": Room(COMMON + (
         SAFETENSORS, "server/snapshot", "server/durability", "server/optim",
         "server/simd"), ("absl/", "zlib.h")),
-    "server/quota": Room(("common/base",)),
+    "server/quota": Room(("common/base", "common/text")),
     # server/quota: the limits that a quota file says, as plain values.
     "server/config": Room(
-        ("common/base", "server/quota", CONFIG), ("absl/", "yaml-cpp/") + PROTOBUF),
+        ("common/base", "common/text", "common/faults", "server/quota", CONFIG),
+        ("absl/", "yaml-cpp/") + PROTOBUF),
     "server/jobs": Room(COMMON + (
         "server/engine", "server/recovery", "server/round", "server/quota", "server/snapshot",
         "server/exchange", "server/durability", "server/meta")),
@@ -121,12 +133,14 @@ ROOMS = {
     "server/directory": Room(COMMON + (
         "server/home", "server/operator", "server/jobs", "server/round",
         "server/quota")),
-    "server/security": Room(("common/base", "common/metrics", "common/security")),
+    "server/security": Room(
+        ("common/base", "common/threads", "common/system", "common/metrics", "common/security")),
     # server/net: one accept loop for both ports.
     "server/admin": Room(COMMON + ("server/net",), ("absl/", "prometheus/")),
     "server/net": Room(COMMON, ("absl/", "openssl/")),
     # The machine under a server.
-    "server/host": Room(("common/base", "common/io", "common/metrics", CONFIG)),
+    "server/host": Room(
+        ("common/base", "common/text", "common/threads", "common/io", "common/metrics", CONFIG)),
     # common/tls: why a handshake failed.
     "server/rpc": Room(
         COMMON + ("server/net", "server/security", TLS, WIRE, CONFIG, "proto/convert"),
@@ -141,7 +155,7 @@ ROOMS = {
         COMMON + ("server/rpc", "server/convert", "server/peer", "server/directory",
                   "server/round", "server/security", "server/host", WIRE, "proto/convert"),
         ("absl/",) + GRPC),
-    "server/status": Room(("common/base", WIRE), ("absl/",) + PROTOBUF),
+    "server/status": Room(("common/text", WIRE), ("absl/",) + PROTOBUF),
     "server": Room(
         COMMON + SERVER_ROOMS + PORT_ROOMS + (TLS, WIRE, CONFIG, "proto/convert"),
         ("absl/",) + GRPC + PROTOBUF),
@@ -149,7 +163,7 @@ ROOMS = {
     "client/device": Room(("common/base", "common/tensor")),
     "client/device/cuda": Room(("client/device",), ("cuda",)),
     "client/collective": Room(("common/base", "common/tensor", "client/device")),
-    "client/aio": Room(("common/base", "common/io")),
+    "client/aio": Room(("common/base", "common/threads", "common/io")),
     # The wire and its clock: gRPC is one transport of several.
     "client/cpp/transport": Room(COMMON + (WIRE, "proto/convert"), ("absl/",) + GRPC + PROTOBUF),
     # A trainer's job as plain values, and the memory that it lends to a round.
@@ -164,7 +178,7 @@ ROOMS = {
                   "client/cpp/job", "client/cpp/session"), ("absl/",)),
     "client/python": Room(
         (PUBLIC_CLIENT, "client/aio", "client/collective", "client/device", "common/base",
-         "common/io", "common/tensor", SAFETENSORS),
+         "common/text", "common/io", "common/tensor", SAFETENSORS),
         ("absl/", "nanobind/", "Python.h")),
     "examples": Room((PUBLIC_CLIENT,)),
     "tools": Room(EVERYTHING + ("tools",), THIRD_PARTY),
@@ -188,8 +202,8 @@ PURE_BANS = (
     "thread", "mutex", "shared_mutex", "atomic", "condition_variable", "future", "random",
     "fstream", "iostream", "ctime", "time.h", "unistd.h", "fcntl.h", "sys/", "unordered_map",
     "unordered_set", "absl/container/flat_hash", "absl/container/node_hash", "absl/random/",
-    "absl/synchronization/", "absl/time/clock.h", "common/base/sync.h", "common/base/executor.h",
-    "common/base/worker_pool.h", "common/base/clock.h", "common/base/log.h", "common/io/")
+    "absl/synchronization/", "absl/time/clock.h", "common/base/sync.h", "common/threads/",
+    "common/base/clock.h", "common/base/log.h", "common/io/")
 PURE_TOKENS = re.compile(
     r"\bstd::(?:jthread|thread|mutex|atomic|condition_variable|random_device|mt19937)\w*"
     r"|\b(?:Mutex|MutexLock|CondVar)\b"

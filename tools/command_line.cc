@@ -12,9 +12,9 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "common/base/address.h"
-#include "common/base/names.h"
 #include "common/base/status_macros.h"
+#include "common/text/address.h"
+#include "common/text/names.h"
 
 namespace ballast::tools {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/inert.h"
+#include "common/text/inert.h"
 #include "google/protobuf/util/json_util.h"
 #include "server/config/environment.h"
 #include "server/config/load.h"

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <string>
 
-#include "common/base/standard_descriptors.h"
+#include "common/system/standard_descriptors.h"
 #include "server/config/print.h"
 
 BALLAST_HOLD_STANDARD_DESCRIPTORS_FIRST();

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/base/inert.h"
+#include "common/text/inert.h"
 #include "server/config/environment.h"
 #include "server/config/load.h"
 #include "server/status/status_text.h"

@@ -7,7 +7,7 @@
 #include <sstream>
 #include <string>
 
-#include "common/base/standard_descriptors.h"
+#include "common/system/standard_descriptors.h"
 #include "tools/metrics_page.h"
 
 BALLAST_HOLD_STANDARD_DESCRIPTORS_FIRST();

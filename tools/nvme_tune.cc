@@ -15,13 +15,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status_macros.h"
-#include "common/base/units.h"
 #include "common/io/arena.h"
 #include "common/io/file.h"
 #include "common/io/file_error.h"
 #include "common/io/huge_pages.h"
 #include "common/io/io_engine.h"
 #include "common/io/io_stream.h"
+#include "common/text/units.h"
 
 namespace ballast::tools {
 namespace {

@@ -9,7 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "common/base/inert.h"
+#include "common/text/inert.h"
 
 namespace ballast::tools {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "ballast/v1/admin.pb.h"
-#include "common/base/inert.h"
-#include "common/base/names.h"
+#include "common/text/inert.h"
+#include "common/text/names.h"
 #include "proto/convert/methods.h"
 #include "server/status/status_text.h"
 #include "tools/admin_call.h"

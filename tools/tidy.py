@@ -69,7 +69,7 @@ THREAD = re.compile(r"\bstd::j?thread\b(?!::hardware_concurrency)|\bpthread_crea
 # In addition to the pools: the client's one queue thread, and the binding's runner of blocking
 # calls.
 THREAD_HOMES = (
-    "common/base/thread_",
+    "common/threads/thread_",
     "client/cpp/transport/grpc_transport.",
     "client/python/binding/operation.",
     "tests/",
@@ -137,7 +137,7 @@ def check_words(path, text, found):
         _search(BANNED_IN_COMMENTS, comments, path, found)
         _search(BANNED_IN_CPP, code, path, found)
         if not str(path).startswith(THREAD_HOMES):
-            _search(((THREAD, "only common/base/thread_* makes threads; take an ExecutorSource"),),
+            _search(((THREAD, "only common/threads makes threads; take an ExecutorSource"),),
                     code, path, found)
     if path.suffix in (".md", ".proto"):
         _search(BANNED_IN_COMMENTS, text, path, found)

@@ -10,7 +10,7 @@
 #include "absl/base/thread_annotations.h"
 #include "ballast/v1/admin.pb.h"
 #include "common/base/sync.h"
-#include "common/base/thread_executor.h"
+#include "common/threads/thread_executor.h"
 
 namespace ballast::tools {
 

@@ -17,10 +17,10 @@
 #include "client/aio/staging.h"
 #include "client/aio/transfer.h"
 #include "common/base/sync.h"
-#include "common/base/thread_executor.h"
 #include "common/io/engine_files.h"
 #include "common/io/file.h"
 #include "common/io/io_engine.h"
+#include "common/threads/thread_executor.h"
 
 namespace ballast {
 

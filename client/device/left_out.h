@@ -1,4 +1,4 @@
-// Marks in pipeline.cc for its tests, as common/base/mutant.h has them for the simulator:
+// Marks in pipeline.cc for its tests, as common/faults/mutant.h has them for the simulator:
 // BALLAST_LEFT_OUT(kName) is the constant false; in pipeline_mutants_test it asks whether this
 // call is left out on purpose. Thread safety: none in that test; elsewhere nothing.
 #pragma once

@@ -13,10 +13,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/round_up.h"
 #include "common/base/status_macros.h"
 #include "common/base/sync.h"
-#include "common/base/units.h"
+#include "common/bytes/round_up.h"
+#include "common/text/units.h"
 
 namespace ballast {
 namespace {

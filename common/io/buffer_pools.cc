@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/round_up.h"
 #include "common/base/status_macros.h"
+#include "common/bytes/round_up.h"
 
 namespace ballast {
 

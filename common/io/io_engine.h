@@ -18,8 +18,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/base/sync.h"
-#include "common/base/thread_executor.h"
 #include "common/io/io_schedule.h"
+#include "common/threads/thread_executor.h"
 
 namespace ballast {
 

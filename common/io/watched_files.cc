@@ -12,8 +12,8 @@
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "common/base/sync.h"
-#include "common/base/units.h"
 #include "common/io/forwarding_files.h"
+#include "common/text/units.h"
 
 namespace ballast {
 namespace {

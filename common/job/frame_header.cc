@@ -3,7 +3,7 @@
 #include <cstddef>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/crc32c.h"
+#include "common/bytes/crc32c.h"
 
 namespace ballast {
 namespace {

@@ -8,11 +8,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/check.h"
-#include "common/base/names.h"
-#include "common/base/planted.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
+#include "common/faults/planted.h"
 #include "common/job/hyper.h"
+#include "common/text/names.h"
 
 namespace ballast {
 namespace {

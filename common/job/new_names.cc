@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "common/base/inert.h"
-#include "common/base/names.h"
 #include "common/base/reason.h"
+#include "common/text/inert.h"
+#include "common/text/names.h"
 
 namespace ballast {
 namespace {

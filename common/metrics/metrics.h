@@ -14,10 +14,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
-#include "common/base/qualified_name.h"
 #include "common/base/reason.h"
 #include "common/base/sync.h"
 #include "common/metrics/registry.h"
+#include "common/text/qualified_name.h"
 
 namespace ballast {
 

@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/base/crc32c.h"
 #include "common/base/reason.h"
+#include "common/bytes/crc32c.h"
 
 namespace ballast::rendezvous {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/base/mutant.h"
+#include "common/faults/mutant.h"
 
 namespace ballast::rendezvous {
 

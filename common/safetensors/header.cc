@@ -5,10 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/base/names.h"
-#include "common/base/planted.h"
 #include "common/base/status_macros.h"
+#include "common/faults/planted.h"
 #include "common/safetensors/json_visitor.h"
+#include "common/text/names.h"
 
 namespace ballast {
 namespace {

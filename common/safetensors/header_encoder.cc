@@ -5,11 +5,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/base/names.h"
 #include "common/base/status_macros.h"
 #include "common/base/utf8.h"
 #include "common/safetensors/header.h"
 #include "common/safetensors/json_visitor.h"
+#include "common/text/names.h"
 
 namespace ballast {
 namespace {

@@ -10,10 +10,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/names.h"
 #include "common/base/status_macros.h"
 #include "common/base/utf8.h"
 #include "common/safetensors/json_visitor.h"
+#include "common/text/names.h"
 
 namespace ballast {
 namespace {

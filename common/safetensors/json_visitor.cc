@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/names.h"
+#include "common/text/names.h"
 
 namespace ballast {
 namespace {

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/names.h"
 #include "common/base/status_macros.h"
+#include "common/text/names.h"
 
 namespace ballast {
 namespace {

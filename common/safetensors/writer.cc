@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/names.h"
 #include "common/base/status_macros.h"
 #include "common/safetensors/reader.h"
+#include "common/text/names.h"
 
 namespace ballast {
 namespace {

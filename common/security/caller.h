@@ -7,8 +7,8 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "common/base/qualified_name.h"
 #include "common/security/identity.h"
+#include "common/text/qualified_name.h"
 
 namespace ballast {
 

@@ -4,9 +4,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "common/base/names.h"
-#include "common/base/planted.h"
 #include "common/base/status_macros.h"
+#include "common/faults/planted.h"
+#include "common/text/names.h"
 
 namespace ballast {
 namespace {

@@ -20,7 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "common/base/qualified_name.h"
+#include "common/text/qualified_name.h"
 
 namespace ballast {
 

@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/base/names.h"
 #include "common/base/status_macros.h"
+#include "common/text/names.h"
 #include "common/tls/openssl_ptr.h"
 #include "common/tls/pem.h"
 

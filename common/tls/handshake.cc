@@ -10,9 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/base/address.h"
-#include "common/base/names.h"
-#include "common/base/socket_address.h"
+#include "common/system/socket_address.h"
+#include "common/text/address.h"
+#include "common/text/names.h"
 #include "common/tls/openssl_ptr.h"
 #include "common/tls/pem.h"
 

@@ -5,8 +5,8 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/guarded_file.h"
 #include "common/base/status_macros.h"
+#include "common/system/guarded_file.h"
 
 namespace ballast {
 namespace {

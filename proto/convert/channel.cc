@@ -12,7 +12,7 @@
 #include <memory>
 #include <vector>
 
-#include "common/base/congestion_control.h"
+#include "common/system/congestion_control.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/impl/codegen/sync.h"  // declares absl's deadlock detection, which gRPC uses
 #include "grpcpp/impl/server_builder_option.h"

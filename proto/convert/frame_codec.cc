@@ -7,9 +7,9 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/crc32c.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
+#include "common/bytes/crc32c.h"
 #include "proto/convert/frame_fields.h"
 #include "proto/convert/payload_reader.h"
 #include "proto/convert/wire_scan.h"

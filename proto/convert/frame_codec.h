@@ -19,7 +19,7 @@
 #include "absl/types/span.h"
 #include "absl/types/variant.h"
 #include "ballast/v1/data.pb.h"
-#include "common/base/payload.h"
+#include "common/bytes/payload.h"
 #include "common/job/frame_header.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/slice.h"

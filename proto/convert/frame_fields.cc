@@ -2,10 +2,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "ballast/v1/data.pb.h"
-#include "common/base/planted.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "common/base/varint.h"
+#include "common/faults/planted.h"
 
 namespace ballast {
 namespace {

@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "common/base/payload.h"
+#include "common/bytes/payload.h"
 #include "common/job/frame_header.h"
 #include "proto/convert/payload_reader.h"
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "common/base/payload.h"
+#include "common/bytes/payload.h"
 
 namespace ballast {
 

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/base/payload.h"
+#include "common/bytes/payload.h"
 #include "google/protobuf/message_lite.h"
 
 namespace ballast {

@@ -14,9 +14,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/base/clock.h"
-#include "common/base/socket_address.h"
 #include "common/base/status_macros.h"
-#include "common/base/thread_executor.h"
+#include "common/system/socket_address.h"
+#include "common/threads/thread_executor.h"
 #include "server/admin/exposition.h"
 #include "server/net/descriptors.h"
 

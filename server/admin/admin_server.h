@@ -22,8 +22,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/base/executor.h"
 #include "common/metrics/registry.h"
+#include "common/threads/executor.h"
 #include "server/admin/http_request.h"
 #include "server/admin/scraper.h"
 #include "server/net/accept_loop.h"

@@ -9,8 +9,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "common/base/sync.h"
-#include "common/base/thread_executor.h"
 #include "common/metrics/registry.h"
+#include "common/threads/thread_executor.h"
 
 namespace ballast {
 

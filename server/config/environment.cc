@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "ballast/config/v1/server.pb.h"
-#include "common/base/names.h"
+#include "common/text/names.h"
 #include "server/config/fields.h"
 
 namespace ballast::config {

@@ -14,9 +14,9 @@
 #include "absl/strings/str_join.h"
 #include "ballast/config/v1/server.pb.h"
 #include "common/base/check.h"
-#include "common/base/names.h"
 #include "common/base/status_macros.h"
-#include "common/base/units.h"
+#include "common/text/names.h"
+#include "common/text/units.h"
 #include "server/config/error_list.h"
 #include "server/config/yaml_tree.h"
 

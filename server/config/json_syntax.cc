@@ -6,7 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/planted.h"
+#include "common/faults/planted.h"
 #include "server/config/yaml_tree.h"
 
 namespace ballast::config {

@@ -6,9 +6,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/base/names.h"
 #include "common/base/status_macros.h"
-#include "common/base/units.h"
+#include "common/text/names.h"
+#include "common/text/units.h"
 #include "server/config/yaml_tree.h"
 
 namespace ballast::config {

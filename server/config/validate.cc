@@ -10,9 +10,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/address.h"
-#include "common/base/names.h"
-#include "common/base/units.h"
+#include "common/text/address.h"
+#include "common/text/names.h"
+#include "common/text/units.h"
 #include "server/config/error_list.h"
 #include "server/config/fields.h"
 

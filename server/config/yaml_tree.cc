@@ -12,8 +12,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/names.h"
 #include "common/base/utf8.h"
+#include "common/text/names.h"
 #include "yaml-cpp/eventhandler.h"
 
 namespace ballast::config {

@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/names.h"
-#include "common/base/planted.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
+#include "common/faults/planted.h"
+#include "common/text/names.h"
 #include "proto/convert/job_convert.h"
 #include "proto/convert/policy_convert.h"
 #include "proto/convert/status_convert.h"

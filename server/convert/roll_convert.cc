@@ -3,9 +3,9 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/names.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
+#include "common/text/names.h"
 #include "server/convert/convert.h"
 
 namespace ballast::server {

@@ -7,11 +7,11 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/failpoint.h"
 #include "common/base/log.h"
-#include "common/base/names.h"
 #include "common/base/status_macros.h"
 #include "common/base/sync.h"
+#include "common/faults/failpoint.h"
+#include "common/text/names.h"
 #include "server/durability/image_base.h"
 
 namespace ballast::server {

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/crc32c.h"
 #include "common/base/status_macros.h"
+#include "common/bytes/crc32c.h"
 #include "server/durability/log_disk.h"
 #include "server/durability/log_files.h"
 #include "server/durability/log_format.h"

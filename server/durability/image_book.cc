@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/mutant.h"
 #include "common/base/status_macros.h"
+#include "common/faults/mutant.h"
 
 namespace ballast::server {
 

@@ -4,10 +4,10 @@
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/failpoint.h"
-#include "common/base/names.h"
 #include "common/base/status_macros.h"
-#include "common/base/units.h"
+#include "common/faults/failpoint.h"
+#include "common/text/names.h"
+#include "common/text/units.h"
 
 namespace ballast::server {
 namespace {

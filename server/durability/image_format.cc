@@ -7,9 +7,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
-#include "common/base/crc32c.h"
-#include "common/base/planted.h"
 #include "common/base/status_macros.h"
+#include "common/bytes/crc32c.h"
+#include "common/faults/planted.h"
 #include "server/durability/bytes.h"
 #include "server/durability/log_format.h"
 

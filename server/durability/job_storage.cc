@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
-#include "common/base/round_up.h"
 #include "common/base/status_macros.h"
+#include "common/bytes/round_up.h"
 #include "server/durability/borrowed_images.h"
 #include "server/durability/storage_meter.h"
 

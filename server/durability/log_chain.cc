@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/names.h"
 #include "common/base/status_macros.h"
 #include "common/io/arena.h"
+#include "common/text/names.h"
 #include "server/durability/gradient_log.h"
 
 namespace ballast::server {

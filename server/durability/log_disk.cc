@@ -4,9 +4,9 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/crc32c.h"
-#include "common/base/failpoint.h"
 #include "common/base/status_macros.h"
+#include "common/bytes/crc32c.h"
+#include "common/faults/failpoint.h"
 
 namespace ballast::server {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/base/units.h"
 #include "common/io/arena.h"
+#include "common/text/units.h"
 #include "server/durability/log_format.h"
 
 namespace ballast::server {

@@ -1,7 +1,7 @@
 #include "server/durability/log_index.h"
 
 #include "absl/strings/str_cat.h"
-#include "common/base/mutant.h"
+#include "common/faults/mutant.h"
 
 namespace ballast::server {
 namespace {

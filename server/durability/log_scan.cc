@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/crc32c.h"
 #include "common/base/status_macros.h"
+#include "common/bytes/crc32c.h"
 #include "common/io/arena.h"
 #include "server/durability/log_chain.h"
 #include "server/durability/log_format.h"

@@ -3,7 +3,7 @@
 #include <atomic>
 
 #include "common/base/status_macros.h"
-#include "common/base/thread_worker_pool.h"
+#include "common/threads/thread_worker_pool.h"
 
 namespace ballast::server {
 

@@ -11,8 +11,8 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/base/worker_pool.h"
 #include "common/io/arena.h"
+#include "common/threads/worker_pool.h"
 
 namespace ballast::server {
 

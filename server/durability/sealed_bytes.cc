@@ -1,7 +1,7 @@
 #include "server/durability/sealed_bytes.h"
 
 #include "absl/strings/str_cat.h"
-#include "common/base/crc32c.h"
+#include "common/bytes/crc32c.h"
 #include "server/durability/bytes.h"
 
 namespace ballast::server {

@@ -8,12 +8,12 @@
 #include <set>
 #include <utility>
 
-#include "common/base/executor.h"
-#include "common/base/failpoint.h"
 #include "common/base/log.h"
-#include "common/base/mutant.h"
 #include "common/base/status_macros.h"
 #include "common/base/sync.h"
+#include "common/faults/failpoint.h"
+#include "common/faults/mutant.h"
+#include "common/threads/executor.h"
 #include "server/durability/flush_group.h"
 #include "server/durability/job_storage.h"
 #include "server/durability/log_queue.h"

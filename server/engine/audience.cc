@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/failpoint.h"
-#include "common/base/mutant.h"
 #include "common/base/reason.h"
+#include "common/faults/failpoint.h"
+#include "common/faults/mutant.h"
 #include "server/round/no_job.h"
 
 namespace ballast::server {

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/priority.h"
 #include "common/base/reason.h"
+#include "common/threads/priority.h"
 
 namespace ballast::server {
 namespace {

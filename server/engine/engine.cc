@@ -4,9 +4,9 @@
 #include <optional>
 
 #include "common/base/check.h"
-#include "common/base/mutant.h"
 #include "common/base/status_macros.h"
-#include "common/base/worker_pool.h"
+#include "common/faults/mutant.h"
+#include "common/threads/worker_pool.h"
 #include "server/optim/dispatch.h"
 #include "server/recovery/recovery.h"
 

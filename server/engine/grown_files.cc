@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "common/base/failpoint.h"
 #include "common/base/status_macros.h"
+#include "common/faults/failpoint.h"
 
 namespace ballast::server {
 absl::Status GrownFiles::Make(const JobPlan& plan, const GrowthFiles& files, const State& from) {

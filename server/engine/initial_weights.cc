@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "common/base/mutant.h"
+#include "common/faults/mutant.h"
 
 namespace ballast::server {
 

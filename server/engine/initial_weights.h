@@ -12,7 +12,7 @@
 #include <map>
 
 #include "absl/status/status.h"
-#include "common/base/payload.h"
+#include "common/bytes/payload.h"
 #include "common/io/arena.h"
 #include "server/round/model_state.h"
 #include "server/round/round_fsm.h"

@@ -5,9 +5,9 @@
 
 #include "common/base/check.h"
 #include "common/base/log.h"
-#include "common/base/mutant.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
+#include "common/faults/mutant.h"
 
 namespace ballast::server {
 

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "absl/status/statusor.h"
-#include "common/base/payload.h"
+#include "common/bytes/payload.h"
 #include "common/metrics/metrics.h"
 #include "server/engine/audience.h"
 #include "server/engine/initial_weights.h"

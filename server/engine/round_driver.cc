@@ -3,12 +3,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/failpoint.h"
 #include "common/base/log.h"
-#include "common/base/mutant.h"
 #include "common/base/overloaded.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
+#include "common/faults/failpoint.h"
+#include "common/faults/mutant.h"
 #include "server/optim/dispatch.h"
 #include "server/round/step_plan.h"
 

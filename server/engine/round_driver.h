@@ -28,7 +28,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/base/payload.h"
+#include "common/bytes/payload.h"
 #include "server/durability/round_log.h"
 #include "server/engine/audience.h"
 #include "server/engine/capture_desk.h"

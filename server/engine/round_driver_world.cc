@@ -4,11 +4,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/failpoint.h"
 #include "common/base/log.h"
-#include "common/base/mutant.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
+#include "common/faults/failpoint.h"
+#include "common/faults/mutant.h"
 #include "server/engine/round_driver.h"
 #include "server/round/policy_report.h"
 

@@ -5,10 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "common/base/failpoint.h"
-#include "common/base/mutant.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
+#include "common/faults/failpoint.h"
+#include "common/faults/mutant.h"
 
 namespace ballast::server {
 

@@ -17,7 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/base/worker_pool.h"
+#include "common/threads/worker_pool.h"
 #include "server/engine/audience.h"
 #include "server/extents/contributions.h"
 #include "server/extents/first_pass.h"

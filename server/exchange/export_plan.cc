@@ -4,10 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/base/names.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "common/safetensors/writer.h"
+#include "common/text/names.h"
 #include "server/exchange/universal.h"
 
 namespace ballast::server {

@@ -3,13 +3,13 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/failpoint.h"
-#include "common/base/names.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
-#include "common/base/units.h"
+#include "common/faults/failpoint.h"
 #include "common/io/sync_path.h"
 #include "common/safetensors/index.h"
+#include "common/text/names.h"
+#include "common/text/units.h"
 #include "server/snapshot/marked_directory.h"
 #include "server/snapshot/tenant_directory.h"
 

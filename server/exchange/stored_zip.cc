@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/base/little_endian.h"
+#include "common/bytes/little_endian.h"
 #include "zlib.h"
 
 namespace ballast::server {

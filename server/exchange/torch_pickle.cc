@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/little_endian.h"
+#include "common/bytes/little_endian.h"
 
 namespace ballast::server {
 namespace {

@@ -5,10 +5,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/names.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "common/io/arena.h"
+#include "common/text/names.h"
 #include "server/durability/read_lanes.h"
 #include "server/exchange/run_walk.h"
 #include "server/exchange/state_image.h"

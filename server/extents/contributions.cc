@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "common/base/crc32c.h"
-#include "common/base/mutant.h"
 #include "common/base/status_macros.h"
+#include "common/bytes/crc32c.h"
+#include "common/faults/mutant.h"
 #include "server/round/job_plan.h"
 
 namespace ballast::server {

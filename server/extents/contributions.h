@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/base/payload.h"
+#include "common/bytes/payload.h"
 #include "common/io/arena.h"
 #include "common/io/buffer_pools.h"
 #include "common/tensor/layout.h"

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/base/worker_pool.h"
 #include "common/job/decide.h"
+#include "common/threads/worker_pool.h"
 #include "server/extents/contributions.h"
 #include "server/extents/tier_walk.h"
 #include "server/round/job_strand.h"

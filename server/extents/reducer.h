@@ -7,7 +7,7 @@
 #include <functional>
 
 #include "absl/status/status.h"
-#include "common/base/worker_pool.h"
+#include "common/threads/worker_pool.h"
 #include "server/extents/contributions.h"
 #include "server/reduce/reduce.h"
 #include "server/round/job_strand.h"

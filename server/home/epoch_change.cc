@@ -4,9 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
-#include "common/base/mutant.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
+#include "common/faults/mutant.h"
 #include "server/round/job_plan.h"
 
 namespace ballast::server {

@@ -2,8 +2,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/base/names.h"
 #include "common/base/reason.h"
+#include "common/text/names.h"
 #include "server/quota/job_share.h"
 
 namespace ballast::server::home {

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/mutant.h"
 #include "common/base/reason.h"
+#include "common/faults/mutant.h"
 #include "common/tensor/layout.h"
 #include "server/home/home_errors.h"
 #include "server/jobs/durable.h"

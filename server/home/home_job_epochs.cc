@@ -2,8 +2,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/mutant.h"
 #include "common/base/reason.h"
+#include "common/faults/mutant.h"
 #include "server/home/home_errors.h"
 #include "server/home/home_job.h"
 

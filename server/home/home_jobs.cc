@@ -6,10 +6,10 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/log.h"
-#include "common/base/names.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "common/job/new_names.h"
+#include "common/text/names.h"
 #include "server/home/home_errors.h"
 #include "server/jobs/this_server.h"
 

@@ -12,8 +12,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/base/qualified_name.h"
 #include "common/job/job_spec.h"
+#include "common/text/qualified_name.h"
 #include "server/jobs/attach_types.h"
 #include "server/round/round_types.h"
 

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/base/mutant.h"
+#include "common/faults/mutant.h"
 #include "server/home/home_errors.h"
 #include "server/jobs/durable.h"
 

@@ -18,9 +18,9 @@
 #include "absl/status/status.h"
 #include "common/base/clock.h"
 #include "common/base/sync.h"
-#include "common/base/thread_executor.h"
 #include "common/io/watched_files.h"
 #include "common/metrics/registry.h"
+#include "common/threads/thread_executor.h"
 #include "server/host/disk_state.h"
 
 namespace ballast::server {

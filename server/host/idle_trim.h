@@ -10,7 +10,7 @@
 #include <functional>
 #include <memory>
 
-#include "common/base/executor.h"
+#include "common/threads/executor.h"
 
 namespace ballast::server {
 

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/names.h"
+#include "common/text/names.h"
 
 namespace ballast::server {
 namespace {

@@ -6,10 +6,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "common/base/inert.h"
 #include "common/base/log.h"
-#include "common/base/names.h"
 #include "common/base/status_macros.h"
+#include "common/text/inert.h"
+#include "common/text/names.h"
 #include "server/host/notify_socket.h"
 
 namespace ballast::server {

@@ -17,7 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "common/base/executor.h"
+#include "common/threads/executor.h"
 
 namespace ballast::server {
 

@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
-#include "common/base/names.h"
 #include "common/base/reason.h"
+#include "common/text/names.h"
 #include "server/round/no_job.h"
 
 namespace ballast::server {

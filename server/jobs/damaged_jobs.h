@@ -13,9 +13,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "common/base/qualified_name.h"
 #include "common/base/sync.h"
 #include "common/metrics/metrics.h"
+#include "common/text/qualified_name.h"
 #include "server/engine/round_engine.h"
 #include "server/jobs/job_store.h"
 #include "server/jobs/peer_calls.h"

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/little_endian.h"
+#include "common/bytes/little_endian.h"
 #include "common/security/sha256.h"
 
 namespace ballast::server {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "common/base/qualified_name.h"
+#include "common/text/qualified_name.h"
 #include "server/round/round_types.h"
 
 namespace ballast::server {

@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/failpoint.h"
-#include "common/base/little_endian.h"
-#include "common/base/names.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
+#include "common/bytes/little_endian.h"
+#include "common/faults/failpoint.h"
+#include "common/text/names.h"
 #include "server/meta/keys.h"
 #include "server/round/job_plan.h"
 

@@ -4,9 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
-#include "common/base/names.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
+#include "common/text/names.h"
 #include "server/jobs/local_jobs.h"
 #include "server/round/no_job.h"
 

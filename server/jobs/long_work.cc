@@ -2,9 +2,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
-#include "common/base/names.h"
-#include "common/base/priority.h"
 #include "common/base/reason.h"
+#include "common/text/names.h"
+#include "common/threads/priority.h"
 #include "server/jobs/peer_calls.h"
 
 namespace ballast::server {

@@ -7,7 +7,7 @@
 #include "common/base/log.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
-#include "common/base/units.h"
+#include "common/text/units.h"
 
 namespace ballast::server {
 namespace {

@@ -8,7 +8,7 @@
 #include <memory>
 #include <utility>
 
-#include "common/base/executor.h"
+#include "common/threads/executor.h"
 
 namespace ballast::server {
 

@@ -5,8 +5,8 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/names.h"
 #include "common/base/status_macros.h"
+#include "common/text/names.h"
 
 namespace ballast::server {
 

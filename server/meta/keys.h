@@ -12,7 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "common/base/qualified_name.h"
+#include "common/text/qualified_name.h"
 
 namespace ballast::server {
 
@@ -21,7 +21,7 @@ inline constexpr char kJobNamesPrefix[] = "jobs/";
 // Prefix of the keys of all servers. Ids are not padded: server/10 comes before server/9.
 inline constexpr char kServersPrefix[] = "server/";
 
-// INVALID_ARGUMENT when the job or its tenant has no name (common/base/names.h).
+// INVALID_ARGUMENT when the job or its tenant has no name (common/text/names.h).
 absl::StatusOr<std::string> JobNameKey(const QualifiedName& job);
 std::string JobPlanKey(uint64_t job);
 // Prefix of all epochs of `job`; they list in the order of their numbers.

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "common/base/log.h"
-#include "common/base/units.h"
+#include "common/text/units.h"
 
 namespace ballast::server {
 namespace {

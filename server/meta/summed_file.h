@@ -11,8 +11,8 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "common/base/crc32c.h"
-#include "common/base/little_endian.h"
+#include "common/bytes/crc32c.h"
+#include "common/bytes/little_endian.h"
 
 namespace ballast::server {
 

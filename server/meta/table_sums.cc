@@ -10,8 +10,8 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/crc32c.h"
-#include "common/base/little_endian.h"
+#include "common/bytes/crc32c.h"
+#include "common/bytes/little_endian.h"
 #include "server/meta/summed_file.h"
 
 namespace ballast::server {

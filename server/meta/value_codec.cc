@@ -4,9 +4,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/check.h"
-#include "common/base/crc32c.h"
-#include "common/base/little_endian.h"
-#include "common/base/planted.h"
+#include "common/bytes/crc32c.h"
+#include "common/bytes/little_endian.h"
+#include "common/faults/planted.h"
 
 namespace ballast::server {
 namespace {

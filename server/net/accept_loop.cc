@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/base/failpoint.h"
+#include "common/faults/failpoint.h"
 
 namespace ballast::server {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "common/base/socket_address.h"
-#include "common/base/units.h"
+#include "common/system/socket_address.h"
+#include "common/text/units.h"
 #include "server/net/first_bytes.h"
 
 namespace ballast::server {

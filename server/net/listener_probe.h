@@ -16,9 +16,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "common/base/clock.h"
-#include "common/base/executor.h"
 #include "common/base/sync.h"
 #include "common/metrics/metrics.h"
+#include "common/threads/executor.h"
 
 namespace ballast::server {
 

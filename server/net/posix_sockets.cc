@@ -17,10 +17,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/address.h"
-#include "common/base/congestion_control.h"
-#include "common/base/socket_address.h"
 #include "common/base/status_macros.h"
+#include "common/system/congestion_control.h"
+#include "common/system/socket_address.h"
+#include "common/text/address.h"
 
 namespace ballast::server {
 namespace {

@@ -14,7 +14,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "common/base/qualified_name.h"
+#include "common/text/qualified_name.h"
 #include "server/jobs/this_server.h"
 #include "server/operator/snapshot_files.h"
 

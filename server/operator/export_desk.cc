@@ -1,11 +1,11 @@
 #include "server/operator/export_desk.h"
 
 #include "absl/strings/str_cat.h"
-#include "common/base/failpoint.h"
 #include "common/base/log.h"
-#include "common/base/names.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
+#include "common/faults/failpoint.h"
+#include "common/text/names.h"
 #include "server/exchange/export_writer.h"
 #include "server/operator/job_description.h"
 #include "server/snapshot/snapshot_reader.h"

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/failpoint.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
+#include "common/faults/failpoint.h"
 #include "server/exchange/import_source.h"
 
 namespace ballast::server {

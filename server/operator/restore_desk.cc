@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "common/faults/failpoint.h"
 #include "server/snapshot/snapshot_reader.h"
 
 namespace ballast::server {

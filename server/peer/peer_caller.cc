@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "ballast/v1/peer.pb.h"
-#include "common/base/thread_executor.h"
+#include "common/threads/thread_executor.h"
 #include "grpcpp/client_context.h"
 #include "proto/convert/channel.h"
 #include "proto/convert/job_convert.h"

@@ -12,8 +12,8 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "common/base/executor.h"
 #include "common/base/sync.h"
+#include "common/threads/executor.h"
 #include "grpcpp/completion_queue.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/support/byte_buffer.h"

@@ -14,7 +14,7 @@
 
 #include "absl/status/status.h"
 #include "common/base/clock.h"
-#include "common/base/executor.h"
+#include "common/threads/executor.h"
 #include "grpcpp/completion_queue.h"
 #include "grpcpp/security/credentials.h"
 #include "server/jobs/peer_calls.h"

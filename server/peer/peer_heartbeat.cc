@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/address.h"
 #include "common/base/log.h"
-#include "common/base/units.h"
+#include "common/text/address.h"
+#include "common/text/units.h"
 #include "proto/convert/job_convert.h"
 #include "proto/convert/status_convert.h"
 #include "server/peer/peer_sightings.h"

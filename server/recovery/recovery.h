@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/base/executor_source.h"
 #include "common/tensor/layout.h"
+#include "common/threads/executor_source.h"
 #include "server/durability/job_storage.h"
 #include "server/round/model_state.h"
 #include "server/round/round_fsm.h"

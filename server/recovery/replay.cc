@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/mutant.h"
 #include "common/base/status_macros.h"
+#include "common/faults/mutant.h"
 #include "server/round/ratios.h"
 #include "server/tier/scratch_tier.h"
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "common/base/mutant.h"
+#include "common/faults/mutant.h"
 
 namespace ballast::server {
 

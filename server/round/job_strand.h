@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "common/base/executor.h"
+#include "common/threads/executor.h"
 
 namespace ballast::server {
 

@@ -6,10 +6,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
-#include "common/base/mutant.h"
-#include "common/base/names.h"
-#include "common/base/planted.h"
+#include "common/faults/mutant.h"
+#include "common/faults/planted.h"
 #include "common/job/round_rates.h"
+#include "common/text/names.h"
 #include "server/optim/scalars.h"
 #include "server/round/round_begins.h"
 #include "server/round/scalar_bits.h"

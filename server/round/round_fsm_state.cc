@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/crc32c.h"
-#include "common/base/mutant.h"
+#include "common/bytes/crc32c.h"
+#include "common/faults/mutant.h"
 #include "server/round/ratios.h"
 #include "server/round/round_begins.h"
 #include "server/round/round_fsm.h"

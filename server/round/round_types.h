@@ -12,8 +12,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/base/payload.h"
 #include "common/base/reason.h"
+#include "common/bytes/payload.h"
 #include "common/job/contributors.h"
 #include "common/job/decide.h"
 #include "common/job/frame_header.h"

@@ -1,8 +1,8 @@
 #include "server/round/step_plan.h"
 
 #include "absl/strings/str_cat.h"
-#include "common/base/mutant.h"
 #include "common/base/reason.h"
+#include "common/faults/mutant.h"
 #include "server/optim/lamb.h"
 #include "server/round/scalar_bits.h"
 

@@ -8,7 +8,7 @@
 #include "common/base/check.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
-#include "common/base/thread_executor.h"
+#include "common/threads/thread_executor.h"
 #include "grpcpp/resource_quota.h"
 #include "grpcpp/server_builder.h"
 #include "proto/convert/channel.h"

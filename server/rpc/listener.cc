@@ -5,7 +5,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
-#include "common/base/thread_executor.h"
+#include "common/threads/thread_executor.h"
 #include "server/net/descriptors.h"
 #include "server/net/read_guards.h"
 

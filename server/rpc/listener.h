@@ -9,8 +9,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "common/base/executor.h"
 #include "common/metrics/registry.h"
+#include "common/threads/executor.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
 #include "server/net/accept_loop.h"

@@ -1,7 +1,7 @@
 #include "server/security/files.h"
 
-#include "common/base/guarded_file.h"
 #include "common/base/status_macros.h"
+#include "common/system/guarded_file.h"
 
 namespace ballast::server {
 namespace {

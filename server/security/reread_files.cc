@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "common/base/guarded_file.h"
 #include "common/base/log.h"
+#include "common/system/guarded_file.h"
 
 namespace ballast::server {
 

@@ -13,8 +13,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "common/base/executor.h"
 #include "common/base/sync.h"
+#include "common/threads/executor.h"
 
 namespace ballast::server {
 

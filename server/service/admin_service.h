@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "ballast/v1/admin.pb.h"
-#include "common/base/executor.h"
+#include "common/threads/executor.h"
 #include "server/host/disk_state.h"
 #include "server/peer/peer_client.h"
 #include "server/rpc/generic_server.h"

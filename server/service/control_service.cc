@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "common/base/clock.h"
-#include "common/base/names.h"
 #include "common/base/reason.h"
+#include "common/text/names.h"
 #include "proto/convert/job_convert.h"
 #include "proto/convert/methods.h"
 #include "server/rpc/unary_call.h"

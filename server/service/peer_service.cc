@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/names.h"
 #include "common/base/reason.h"
+#include "common/text/names.h"
 #include "proto/convert/job_convert.h"
 #include "proto/convert/methods.h"
 #include "server/convert/convert.h"

@@ -1,8 +1,8 @@
 #include "server/service/tenant_choice.h"
 
 #include "absl/strings/str_cat.h"
-#include "common/base/names.h"
 #include "common/base/reason.h"
+#include "common/text/names.h"
 
 namespace ballast::server {
 namespace {

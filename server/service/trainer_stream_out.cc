@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/crc32c.h"
 #include "common/base/reason.h"
-#include "common/base/units.h"
+#include "common/bytes/crc32c.h"
+#include "common/text/units.h"
 #include "proto/convert/frame_codec.h"
 #include "proto/convert/job_convert.h"
 #include "proto/convert/status_convert.h"

@@ -5,9 +5,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/planted.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
+#include "common/faults/planted.h"
 #include "server/durability/bytes.h"
 #include "server/durability/sealed_bytes.h"
 

@@ -4,9 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
-#include "common/base/names.h"
-#include "common/base/qualified_name.h"
 #include "common/base/status_macros.h"
+#include "common/text/names.h"
+#include "common/text/qualified_name.h"
 
 namespace ballast::server {
 namespace {

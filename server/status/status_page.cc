@@ -9,7 +9,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "common/base/inert.h"
+#include "common/text/inert.h"
 #include "server/status/status_problems.h"
 #include "server/status/status_rows.h"
 

@@ -7,7 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
-#include "common/base/qualified_name.h"
+#include "common/text/qualified_name.h"
 #include "server/status/status_problems.h"
 
 namespace ballast::server {

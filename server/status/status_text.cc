@@ -6,7 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
-#include "common/base/names.h"
+#include "common/text/names.h"
 
 namespace ballast::server {
 std::string TextTable(const std::vector<Row>& rows) {

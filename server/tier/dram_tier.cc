@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "common/base/check.h"
-#include "common/base/mutant.h"
-#include "common/base/round_up.h"
 #include "common/base/status_macros.h"
+#include "common/bytes/round_up.h"
+#include "common/faults/mutant.h"
 #include "common/io/arena.h"
 #include "common/io/file.h"
 #include "server/tier/tier.h"

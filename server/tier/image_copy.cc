@@ -4,8 +4,8 @@
 #include <set>
 #include <utility>
 
-#include "common/base/crc32c.h"
 #include "common/base/status_macros.h"
+#include "common/bytes/crc32c.h"
 #include "common/io/arena.h"
 #include "common/io/file.h"
 

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "common/base/mutant.h"
 #include "common/base/status_macros.h"
 #include "common/base/sync.h"
+#include "common/faults/mutant.h"
 #include "server/tier/image_copy.h"
 #include "server/tier/nvme_tier.h"
 #include "server/tier/scratch_tier.h"

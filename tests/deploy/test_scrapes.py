@@ -27,7 +27,7 @@ PAGE_BYTES = 4096
 MAGICS = (b"BALLSLF\n", b"BALLSLT\n")
 ENDS = 5
 JOBS = 64
-LONGEST_NAME = 128  # common/base/names.cc
+LONGEST_NAME = 128  # common/text/names.cc
 SCRAPE_BYTES = 1_000_000
 
 

@@ -105,7 +105,7 @@ class Cluster:
         wait_for(lambda: self._servers.ready(server), f"server {server} to listen again")
 
     def arm(self, server: int, failpoints: str) -> None:
-        """Starts a server again with failpoints (common/base/failpoint.h), once."""
+        """Starts a server again with failpoints (common/faults/failpoint.h), once."""
         clean = self._servers._environ
         self._servers._environ = {**clean, "BALLAST_FAILPOINTS": failpoints}
         self.strike(server)

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/crc32c.h"
+#include "common/bytes/crc32c.h"
 #include "common/tensor/layout.h"
 #include "proto/convert/job_convert.h"
 #include "proto/convert/methods.h"

@@ -4,9 +4,9 @@
 #include <future>
 
 #include "common/base/check.h"
-#include "common/base/crc32c.h"
-#include "common/base/thread_executor.h"
-#include "common/base/thread_worker_pool.h"
+#include "common/bytes/crc32c.h"
+#include "common/threads/thread_executor.h"
+#include "common/threads/thread_worker_pool.h"
 
 namespace ballast::fault {
 namespace {

@@ -2,7 +2,7 @@
 // Thread safety: one thread.
 #pragma once
 
-#include "common/base/mutant.h"
+#include "common/faults/mutant.h"
 #include "common/tensor/layout.h"
 #include "server/round/round_types.h"
 #include "tests/sim/network.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "common/base/crc32c.h"
+#include "common/bytes/crc32c.h"
 
 namespace ballast::sim {
 

@@ -1,7 +1,7 @@
 #include "tests/sim/manifest.h"
 
-#include "common/base/crc32c.h"
 #include "common/base/status_macros.h"
+#include "common/bytes/crc32c.h"
 #include "server/durability/bytes.h"
 #include "server/round/job_plan.h"
 

@@ -5,7 +5,7 @@
 #pragma once
 
 #include <array>
-#include "common/base/mutant.h"
+#include "common/faults/mutant.h"
 
 namespace ballast::sim {
 
@@ -97,7 +97,8 @@ inline constexpr std::array<MutantInfo, 69> kMutants = {{
 
 class World;
 
-// While it lives, the marks in shipped code (common/base/mutant.h) mean this mutant and this world.
+// While it lives, the marks in shipped code (common/faults/mutant.h) mean this mutant and this
+// world.
 class Trial {
  public:
   Trial(Mutant mutant, World* world);

@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "ballast/v1/control.pb.h"
-#include "common/base/payload.h"
+#include "common/bytes/payload.h"
 #include "server/directory/job_directory.h"
 #include "server/engine/round_engine.h"
 #include "server/recovery/capture.h"

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/crc32c.h"
+#include "common/bytes/crc32c.h"
 
 namespace ballast::sim {
 namespace {

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/crc32c.h"
 #include "common/base/reason.h"
+#include "common/bytes/crc32c.h"
 #include "proto/convert/channel.h"
 #include "proto/convert/job_convert.h"
 #include "proto/convert/status_convert.h"

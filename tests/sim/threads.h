@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/executor_source.h"
+#include "common/threads/executor_source.h"
 #include "tests/sim/fiber.h"
 #include "tests/sim/swarm.h"
 #include "tests/sim/world.h"

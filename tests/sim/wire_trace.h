@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "common/base/payload.h"
+#include "common/bytes/payload.h"
 #include "tests/sim/world.h"
 
 namespace ballast::sim {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "common/base/mutant.h"
+#include "common/faults/mutant.h"
 #include "tests/sim/clock.h"
 #include "tests/sim/random.h"
 

@@ -3,7 +3,7 @@
 #include <chrono>
 
 #include "client/cpp/job/arguments.h"
-#include "common/base/standard_descriptors.h"
+#include "common/system/standard_descriptors.h"
 
 namespace ballast::client {
 

@@ -9,10 +9,10 @@
 #include "absl/strings/str_join.h"
 #include "client/cpp/job/arguments.h"
 #include "client/cpp/job/policy_view.h"
-#include "common/base/address.h"
-#include "common/base/crc32c.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
+#include "common/bytes/crc32c.h"
+#include "common/text/address.h"
 
 namespace ballast::client {
 namespace {

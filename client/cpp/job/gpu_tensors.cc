@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cpp/job/arguments.h"
-#include "common/base/crc32c.h"
 #include "common/base/status_macros.h"
+#include "common/bytes/crc32c.h"
 
 namespace ballast::client {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "common/base/crc32c.h"
+#include "common/bytes/crc32c.h"
 
 namespace ballast::client {
 

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "common/base/payload.h"
 #include "common/base/sync.h"
+#include "common/bytes/payload.h"
 #include "common/tensor/layout.h"
 
 namespace ballast::client {

@@ -4,10 +4,10 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/crc32c.h"
-#include "common/base/names.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
+#include "common/bytes/crc32c.h"
+#include "common/text/names.h"
 
 namespace ballast::client {
 namespace {

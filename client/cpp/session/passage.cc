@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
-#include "common/base/units.h"
+#include "common/text/units.h"
 #include "proto/convert/channel.h"
 #include "proto/convert/frame_codec.h"
 #include "proto/convert/job_convert.h"

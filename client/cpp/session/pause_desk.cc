@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/log.h"
-#include "common/base/units.h"
+#include "common/text/units.h"
 
 namespace ballast::client {
 namespace {

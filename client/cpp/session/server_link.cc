@@ -7,9 +7,9 @@
 #include "client/cpp/session/home_rendezvous.h"
 #include "client/cpp/session/pause_desk.h"
 #include "common/base/log.h"
-#include "common/base/names.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
+#include "common/text/names.h"
 #include "proto/convert/job_convert.h"
 
 namespace ballast::client {

@@ -4,7 +4,7 @@
 #include <iterator>
 #include <utility>
 
-#include "common/base/mutant.h"
+#include "common/faults/mutant.h"
 
 namespace ballast::client {
 

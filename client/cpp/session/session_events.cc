@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cpp/session/session_core.h"
-#include "common/base/mutant.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
+#include "common/faults/mutant.h"
 #include "proto/convert/channel.h"
 #include "proto/convert/frame_codec.h"
 #include "proto/convert/job_convert.h"

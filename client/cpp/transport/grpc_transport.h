@@ -13,7 +13,7 @@
 #include "client/cpp/transport/link.h"
 #include "client/cpp/transport/remains.h"
 #include "common/base/sync.h"
-#include "common/base/thread_executor.h"
+#include "common/threads/thread_executor.h"
 #include "grpcpp/completion_queue.h"
 #include "proto/convert/channel_factory.h"
 

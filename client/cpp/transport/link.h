@@ -14,7 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/base/payload.h"
+#include "common/bytes/payload.h"
 
 namespace google::protobuf {
 class MessageLite;

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "client/cpp/transport/remains.h"
 #include "client/cpp/transport/stream.h"
-#include "common/base/payload.h"
+#include "common/bytes/payload.h"
 #include "google/protobuf/message_lite.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"

@@ -1,7 +1,7 @@
 """Standard input, output and error as numbers that no file or socket of ours may get.
 
 Comes from: `import ballast`, ballast.run. Goes to: the kernel. Programs in C++ have
-common/base/standard_descriptors.h. Thread safety: call it before other threads open files.
+common/system/standard_descriptors.h. Thread safety: call it before other threads open files.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "ballast/error.h"
-#include "common/base/names.h"
+#include "common/text/names.h"
 
 namespace ballast::python {
 namespace nb = nanobind;

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "client/cpp/session/session_core.h"
-#include "common/base/crc32c.h"
 #include "common/base/reason.h"
+#include "common/bytes/crc32c.h"
 #include "proto/convert/channel.h"
 #include "tests/client/cpp/transport/memory_transport.h"
 

@@ -7,7 +7,7 @@
 
 #include "ballast/v1/data.pb.h"
 #include "common/base/check.h"
-#include "common/base/payload.h"
+#include "common/bytes/payload.h"
 #include "proto/convert/frame_codec.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/kinds.h"

@@ -7,7 +7,7 @@
 #include <map>
 
 #include "common/base/check.h"
-#include "common/base/crc32c.h"
+#include "common/bytes/crc32c.h"
 #include "server/durability/bytes.h"
 #include "server/durability/gradient_log.h"
 #include "server/durability/log_format.h"

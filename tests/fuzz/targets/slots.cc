@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "common/base/check.h"
-#include "common/base/crc32c.h"
+#include "common/bytes/crc32c.h"
 #include "common/io/arena.h"
 #include "server/durability/bytes.h"
 #include "server/durability/image_file.h"

@@ -5,7 +5,7 @@
 
 #include <cerrno>
 
-#include "common/base/names.h"
+#include "common/text/names.h"
 #include "tests/server/directory/durable_trainers.h"
 
 namespace ballast::server {

@@ -5,7 +5,7 @@
 
 #include <atomic>
 
-#include "common/base/failpoint.h"
+#include "common/faults/failpoint.h"
 #include "tests/server/directory/durable_jobs_fixture.h"
 
 namespace ballast::server {

@@ -17,8 +17,8 @@
 
 #include "common/base/reason.h"
 #include "common/base/sync.h"
-#include "common/base/thread_executor.h"
-#include "common/base/thread_worker_pool.h"
+#include "common/threads/thread_executor.h"
+#include "common/threads/thread_worker_pool.h"
 #include "server/directory/job_directory.h"
 #include "tests/server/answer.h"
 #include "tests/server/directory/durable_plans.h"

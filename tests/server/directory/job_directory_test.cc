@@ -1,8 +1,8 @@
 // JobDirectory: creation on all servers, memory, time-outs and ends, with peers in the same
 // process.
 #include "server/directory/job_directory.h"
-#include "common/base/thread_executor.h"
-#include "common/base/thread_worker_pool.h"
+#include "common/threads/thread_executor.h"
+#include "common/threads/thread_worker_pool.h"
 
 #include <gtest/gtest.h>
 

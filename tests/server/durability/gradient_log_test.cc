@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/crc32c.h"
-#include "common/base/failpoint.h"
+#include "common/bytes/crc32c.h"
+#include "common/faults/failpoint.h"
 #include "tests/server/durability/log_testing.h"
 
 namespace ballast::server {

@@ -5,7 +5,7 @@
 #include <future>
 #include <set>
 
-#include "common/base/failpoint.h"
+#include "common/faults/failpoint.h"
 #include "tests/server/durability/image_testing.h"
 #include "tests/server/durability/round_log_testing.h"
 

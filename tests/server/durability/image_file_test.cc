@@ -11,8 +11,8 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/crc32c.h"
-#include "common/base/failpoint.h"
+#include "common/bytes/crc32c.h"
+#include "common/faults/failpoint.h"
 #include "server/durability/image_format.h"
 #include "tests/server/durability/image_testing.h"
 

@@ -10,7 +10,7 @@
 #include <functional>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/crc32c.h"
+#include "common/bytes/crc32c.h"
 #include "tests/server/durability/log_testing.h"
 
 namespace ballast::server {

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "absl/strings/escaping.h"
-#include "common/base/crc32c.h"
+#include "common/bytes/crc32c.h"
 
 namespace ballast::server {
 namespace {

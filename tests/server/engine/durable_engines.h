@@ -18,9 +18,9 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/thread_executor.h"
-#include "common/base/thread_worker_pool.h"
 #include "common/io/memory_disk.h"
+#include "common/threads/thread_executor.h"
+#include "common/threads/thread_worker_pool.h"
 #include "server/engine/round_engine.h"
 #include "server/home/epoch_change.h"
 #include "server/recovery/recovery.h"

@@ -16,10 +16,10 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/crc32c.h"
 #include "common/base/sync.h"
-#include "common/base/thread_executor.h"
-#include "common/base/thread_worker_pool.h"
+#include "common/bytes/crc32c.h"
+#include "common/threads/thread_executor.h"
+#include "common/threads/thread_worker_pool.h"
 #include "server/engine/round_engine.h"
 #include "server/optim/scalars.h"
 #include "tests/server/round/plans.h"

@@ -12,14 +12,14 @@
 #include <thread>
 #include <vector>
 
-#include "common/base/crc32c.h"
-#include "common/base/failpoint.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "common/base/sync.h"
-#include "common/base/thread_executor.h"
-#include "common/base/thread_worker_pool.h"
+#include "common/bytes/crc32c.h"
+#include "common/faults/failpoint.h"
 #include "common/io/memory_disk.h"
+#include "common/threads/thread_executor.h"
+#include "common/threads/thread_worker_pool.h"
 #include "server/engine/round_engine.h"
 #include "server/recovery/recovery.h"
 #include "tests/server/answer.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "common/base/crc32c.h"
+#include "common/bytes/crc32c.h"
 #include "server/engine/round_meter.h"
 #include "tests/server/answer.h"
 #include "tests/server/engine/durable_engines.h"

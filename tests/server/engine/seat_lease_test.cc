@@ -5,9 +5,9 @@
 #include <set>
 #include <string>
 
-#include "common/base/thread_executor.h"
-#include "common/base/thread_worker_pool.h"
 #include "common/io/memory_disk.h"
+#include "common/threads/thread_executor.h"
+#include "common/threads/thread_worker_pool.h"
 #include "server/engine/round_engine.h"
 #include "server/recovery/recovery.h"
 #include "tests/server/engine/engine_cluster.h"

@@ -9,7 +9,7 @@
 #include <random>
 #include <thread>
 
-#include "common/base/failpoint.h"
+#include "common/faults/failpoint.h"
 #include "common/io/arena.h"
 #include "common/io/memory_disk.h"
 #include "server/durability/image_file.h"

@@ -17,8 +17,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/sync.h"
-#include "common/base/thread_executor.h"
 #include "common/base/utf8.h"
+#include "common/threads/thread_executor.h"
 #include "server/host/notify_socket.h"
 
 namespace ballast::server {

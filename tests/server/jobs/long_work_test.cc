@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "common/base/clock.h"
-#include "common/base/executor_source.h"
 #include "common/base/reason.h"
 #include "common/base/sync.h"
-#include "common/base/thread_executor.h"
+#include "common/threads/executor_source.h"
+#include "common/threads/thread_executor.h"
 #include "server/jobs/memory_book.h"
 
 namespace ballast::server {

@@ -9,7 +9,7 @@
 
 #include <string>
 
-#include "common/base/address.h"
+#include "common/text/address.h"
 
 namespace ballast::server {
 

@@ -15,9 +15,9 @@
 #include <thread>
 
 #include "common/base/clock.h"
-#include "common/base/socket_address.h"
-#include "common/base/thread_executor.h"
 #include "common/metrics/declarations.h"
+#include "common/system/socket_address.h"
+#include "common/threads/thread_executor.h"
 #include "server/rpc/generic_server.h"
 
 namespace ballast::server {

@@ -14,7 +14,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/crc32c.h"
+#include "common/bytes/crc32c.h"
 #include "server/meta/committed_mark.h"
 #include "server/meta/value_codec.h"
 #include "tests/server/meta/store_folder.h"

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/escaping.h"
-#include "common/base/crc32c.h"
+#include "common/bytes/crc32c.h"
 
 namespace ballast::server {
 namespace {

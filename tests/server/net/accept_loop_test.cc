@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/failpoint.h"
 #include "common/base/sync.h"
-#include "common/base/thread_executor.h"
+#include "common/faults/failpoint.h"
 #include "common/metrics/declarations.h"
+#include "common/threads/thread_executor.h"
 #include "server/net/first_bytes.h"
 
 namespace ballast::server {

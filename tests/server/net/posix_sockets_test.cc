@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/socket_address.h"
+#include "common/system/socket_address.h"
 
 namespace ballast::server {
 namespace {

@@ -1,6 +1,6 @@
 // Calls between servers: votes arrive, also late; a server that is gone is noticed, once.
 #include "server/peer/peer_client.h"
-#include "common/base/thread_executor.h"
+#include "common/threads/thread_executor.h"
 
 #include <algorithm>
 #include <atomic>

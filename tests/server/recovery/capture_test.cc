@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "common/base/clock.h"
-#include "common/base/failpoint.h"
 #include "common/base/reason.h"
+#include "common/faults/failpoint.h"
 #include "server/recovery/resting_state.h"
 #include "tests/server/engine/durable_engines.h"
 

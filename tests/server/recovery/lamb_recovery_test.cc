@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "common/base/reason.h"
-#include "common/base/thread_executor.h"
-#include "common/base/thread_worker_pool.h"
 #include "common/io/arena.h"
 #include "common/io/memory_disk.h"
+#include "common/threads/thread_executor.h"
+#include "common/threads/thread_worker_pool.h"
 #include "server/engine/round_engine.h"
 #include "server/optim/dispatch.h"
 #include "server/recovery/recovery.h"

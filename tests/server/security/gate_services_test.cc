@@ -11,7 +11,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/reason.h"
-#include "common/base/thread_executor.h"
+#include "common/threads/thread_executor.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/descriptor.h"
 #include "grpcpp/create_channel.h"

@@ -8,8 +8,8 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/guarded_file.h"
 #include "common/base/status_macros.h"
+#include "common/system/guarded_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

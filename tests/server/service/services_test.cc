@@ -3,7 +3,7 @@
 #include <functional>
 
 #include "common/base/reason.h"
-#include "common/base/thread_executor.h"
+#include "common/threads/thread_executor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/convert/job_convert.h"

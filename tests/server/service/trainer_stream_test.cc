@@ -1,7 +1,7 @@
 // One data stream over a real connection to a recording engine: a trainer's allowed and refused
 // messages, and the ends of the stream.
 #include "server/service/trainer_stream.h"
-#include "common/base/thread_executor.h"
+#include "common/threads/thread_executor.h"
 
 #include <random>
 #include <thread>

@@ -7,8 +7,8 @@
 #include <cstring>
 #include <random>
 
-#include "common/base/crc32c.h"
 #include "common/base/reason.h"
+#include "common/bytes/crc32c.h"
 
 namespace ballast::server {
 namespace {

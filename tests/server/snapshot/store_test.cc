@@ -8,11 +8,11 @@
 #include <cerrno>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/failpoint.h"
-#include "common/base/names.h"
 #include "common/base/reason.h"
+#include "common/faults/failpoint.h"
 #include "common/io/arena.h"
 #include "common/io/memory_disk.h"
+#include "common/text/names.h"
 #include "server/round/job_plan.h"
 #include "tests/server/round/plans.h"
 

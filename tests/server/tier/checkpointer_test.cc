@@ -10,7 +10,7 @@
 #include <ostream>
 #include <vector>
 
-#include "common/base/crc32c.h"
+#include "common/bytes/crc32c.h"
 #include "common/io/arena.h"
 #include "server/optim/dispatch.h"
 #include "server/state/extent_store.h"

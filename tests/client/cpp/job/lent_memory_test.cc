@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "common/base/crc32c.h"
+#include "common/bytes/crc32c.h"
 
 namespace ballast::client {
 namespace {
