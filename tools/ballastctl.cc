@@ -12,9 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "common/system/standard_descriptors.h"
 #include "common/text/inert.h"
-#include "tools/admin_call.h"
-#include "tools/command_line.h"
-#include "tools/watch.h"
+#include "tools/commands/watch.h"
+#include "tools/ctl/admin_call.h"
+#include "tools/ctl/command_line.h"
 
 namespace ballast::tools {
 namespace {

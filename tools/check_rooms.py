@@ -47,6 +47,8 @@ EVERYTHING = COMMON + (
     "server", PUBLIC_CLIENT, "client/cpp/transport", "client/cpp/job", "client/cpp/session",
     "client/cpp/attach", "client/device", "client/device/cuda", "client/collective", "client/aio")
 
+TOOLS = ("tools/ctl", "tools/commands", "tools/host", "tools/reference")
+
 # Kernels run inside the memory-bound pass over an extent: nothing in them may wait or allocate.
 KERNEL_BANS = (
     "mutex", "shared_mutex", "thread", "condition_variable", "common/base/sync.h",
@@ -181,12 +183,21 @@ ROOMS = {
          "common/text", "common/io", "common/tensor", SAFETENSORS),
         ("absl/", "nanobind/", "Python.h")),
     "examples": Room((PUBLIC_CLIENT,)),
-    "tools": Room(EVERYTHING + ("tools",), THIRD_PARTY),
-    "bench": Room(EVERYTHING, THIRD_PARTY),
-    "tests": Room(EVERYTHING + ("bench", "tools"), THIRD_PARTY),
+    "tools": Room(
+        ("common/base", "common/text", "common/system", "tools/ctl", "tools/commands"),
+        THIRD_PARTY),
+    "tools/ctl": Room(EVERYTHING, THIRD_PARTY),
+    "tools/commands": Room(EVERYTHING + ("tools/ctl",), THIRD_PARTY),
+    "tools/host": Room(EVERYTHING + ("tools/ctl",), THIRD_PARTY),
+    "tools/reference": Room(EVERYTHING + ("tools/ctl",), THIRD_PARTY),
+    "bench/parts": Room(EVERYTHING, THIRD_PARTY),
+    "bench/kernel": Room(EVERYTHING + ("bench/parts",), THIRD_PARTY),
+    "bench/round": Room(EVERYTHING + ("bench/parts",), THIRD_PARTY),
+    "bench/storage": Room(EVERYTHING + ("bench/parts",), THIRD_PARTY),
+    "tests": Room(EVERYTHING + TOOLS, THIRD_PARTY),
 }
 # Rooms whose subfolders are rooms of their own.
-FLAT_ROOMS = ("server",)
+FLAT_ROOMS = ("server", "tools")
 
 # The pure core: the same objects run under gRPC, under a seeded simulator and under replay, so
 # nothing in them may depend on threads, time, chance, the system or the order of a hash table.

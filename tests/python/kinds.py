@@ -1,6 +1,6 @@
 """One step of one tensor by the kernels of any optimizer kind, through the bench library.
 
-Comes from: test_kinds.py. Goes to: bench/kind_step.cc.
+Comes from: test_kinds.py. Goes to: bench/parts/kind_step.cc.
 """
 
 from __future__ import annotations

@@ -156,8 +156,9 @@ class FlagsTest(unittest.TestCase):
         self.assertIn('ballastd: --set listen.adress: unknown field', err)
 
     def test_variables_of_clients_and_programs_pass_without_a_word(self):
-        sources = [*(REPO / "client" / "python").rglob("*.py"), REPO / "tools" / "command_line.cc",
-                   REPO / "tools" / "ds_check.cc", REPO / "bench" / "kernel_bench"]
+        sources = [*(REPO / "client" / "python").rglob("*.py"),
+                   REPO / "tools" / "ctl" / "command_line.cc",
+                   REPO / "tools" / "commands" / "ds_check.cc", REPO / "bench" / "kernel_bench"]
         names = set()
         for path in sources:
             names.update(re.findall(r"\bBALLAST_[A-Z_]*[A-Z]\b", path.read_text()))
