@@ -1,6 +1,6 @@
 // A session's present activity: none, a step (or an upload round), an upload of initial weights, or
 // a fetch. Each kind holds the caller's memory and its own progress.
-// Comes from: SessionCore. Goes to: SessionCore, ServerLink (what to send), FrameDesk (where from).
+// Comes from: SessionCore. Goes to: SessionCore, ServerLink (what to send), FrameIo (where from).
 // Thread safety: none; lives under the session's lock. The memory is the caller's, lent until the
 // activity has ended and every link has let go of it.
 #pragma once

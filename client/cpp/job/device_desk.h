@@ -1,7 +1,7 @@
 // The tensors in a device's memory, as frames need them. Outgoing bytes are packed and copied into
 // pinned buffers ahead of their frame; incoming bytes land in a pinned buffer, are checked there,
 // and are copied and unpacked from it.
-// Comes from: FrameDesk; Session, around each activity. Goes to: device::Pipeline.
+// Comes from: FrameIo; Session, around each activity. Goes to: device::Pipeline.
 // Waits: Begin for the framework's stream, on the caller's thread; all else at most for copies of
 // the slab. Thread safety: under the session's lock, but for Begin and End, which run while nothing
 // is under way, and for the owners of Lend, which any thread may drop.

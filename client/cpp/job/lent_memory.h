@@ -1,6 +1,6 @@
 // The caller's tensors as bytes of extents: which memory a frame is sent from or lands in, and how
 // long a transport still reads it. Nothing here copies outgoing bytes.
-// Comes from: FrameDesk. Goes to: the frame codec (out), the caller's weights (in).
+// Comes from: FrameIo. Goes to: the frame codec (out), the caller's weights (in).
 // Thread safety: BufferLease is thread-safe, the functions are pure.
 #pragma once
 

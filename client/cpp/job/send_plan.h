@@ -1,6 +1,6 @@
 // Chooses the next frame for one server: push order, window, credits and resending, without any
 // I/O. Comes from: ServerShare (a step, an upload, acks, refusals). Goes to: ServerLink, whose
-// FrameDesk forms the frame.
+// FrameIo forms the frame.
 // Thread safety: none; lives under the session's lock.
 #pragma once
 

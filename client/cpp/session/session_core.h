@@ -22,7 +22,7 @@
 #include "client/cpp/job/activity.h"
 #include "client/cpp/job/job_view.h"
 #include "client/cpp/job/lent_memory.h"
-#include "client/cpp/session/frame_desk.h"
+#include "client/cpp/session/frame_io.h"
 #include "client/cpp/session/passage.h"
 #include "client/cpp/session/pause_desk.h"
 #include "client/cpp/session/server_link.h"
@@ -136,7 +136,7 @@ class SessionCore final : private ServerLink::Owner {
   const std::function<void()> on_change_;
   const std::function<Doing()> doing_;
   JobView job_;
-  FrameDesk frames_;
+  FrameIo frames_;
   PauseDesk pauses_;
   Passage passage_;
   Servers servers_;

@@ -1,4 +1,4 @@
-#include "client/cpp/session/frame_desk.h"
+#include "client/cpp/session/frame_io.h"
 
 #include <utility>
 #include <variant>
@@ -17,15 +17,15 @@ constexpr size_t kFramesAhead = 4;
 
 }  // namespace
 
-std::vector<TensorPiece> FrameDesk::PiecesOfRange(const FrameRange& range) const {
+std::vector<TensorPiece> FrameIo::PiecesOfRange(const FrameRange& range) const {
   return PiecesOf(job_->layout, range.extent, DTypeBytes(DTypeOf(range)), range.offset,
                   range.length);
 }
 
 // --- Out ----------------------------------------------------------------------------------------
 
-absl::StatusOr<std::optional<Outgoing>> FrameDesk::Next(ServerLink* server,
-                                                        const Activity& activity) {
+absl::StatusOr<std::optional<Outgoing>> FrameIo::Next(ServerLink* server,
+                                                      const Activity& activity) {
   ServerShare& share = server->share();
   if (device_ == nullptr) {
     const std::optional<FrameRange> range = share.NextRange();
@@ -45,8 +45,8 @@ absl::StatusOr<std::optional<Outgoing>> FrameDesk::Next(ServerLink* server,
   return Form(first, activity);
 }
 
-absl::Status FrameDesk::BeginAhead(ServerLink* server, const Activity& activity,
-                                   std::deque<Begun>* begun) {
+absl::Status FrameIo::BeginAhead(ServerLink* server, const Activity& activity,
+                                 std::deque<Begun>* begun) {
   while (begun->size() < kFramesAhead && device_->HasRoom()) {
     const std::optional<FrameRange> range = server->share().NextRange();
     if (!range.has_value()) break;
@@ -56,8 +56,8 @@ absl::Status FrameDesk::BeginAhead(ServerLink* server, const Activity& activity,
   return absl::OkStatus();
 }
 
-absl::StatusOr<FrameDesk::Begun> FrameDesk::Begin(ServerLink* server, const FrameRange& range,
-                                                  const Activity& activity) {
+absl::StatusOr<FrameIo::Begun> FrameIo::Begin(ServerLink* server, const FrameRange& range,
+                                              const Activity& activity) {
   Begun begun{server->share().plan_number(), server->share().kind(), range, std::nullopt};
   const size_t element_bytes = DTypeBytes(DTypeOf(range));
   std::vector<device::Piece> on_device;
@@ -75,7 +75,7 @@ absl::StatusOr<FrameDesk::Begun> FrameDesk::Begin(ServerLink* server, const Fram
   return begun;
 }
 
-absl::StatusOr<Outgoing> FrameDesk::Form(const Begun& begun, const Activity& activity) {
+absl::StatusOr<Outgoing> FrameIo::Form(const Begun& begun, const Activity& activity) {
   const FrameRange& range = begun.range;
   FrameHeader header;
   header.job = job_->id;
@@ -113,12 +113,12 @@ absl::StatusOr<Outgoing> FrameDesk::Form(const Begun& begun, const Activity& act
   return Outgoing{EncodeFramePrefix(header), Payload(std::move(pieces), std::move(owner))};
 }
 
-void FrameDesk::Drop(const Begun& begun) {
+void FrameIo::Drop(const Begun& begun) {
   // A device's error comes back with the next call that needs it.
   if (begun.buffer.has_value()) device_->Drop(*begun.buffer).IgnoreError();
 }
 
-void FrameDesk::DropBegun() {
+void FrameIo::DropBegun() {
   for (const auto& [server, all] : begun_) {
     for (const Begun& begun : all) Drop(begun);
   }
@@ -126,8 +126,8 @@ void FrameDesk::DropBegun() {
   starved_ = false;
 }
 
-absl::Status FrameDesk::Named(const absl::Status& status,
-                              const std::vector<TensorPiece>& pieces) const {
+absl::Status FrameIo::Named(const absl::Status& status,
+                            const std::vector<TensorPiece>& pieces) const {
   if (status.ok() || pieces.empty()) return status;
   const std::string first = Quoted(job_->spec.tensors[pieces.front().tensor].name);
   const std::string others =
@@ -136,15 +136,15 @@ absl::Status FrameDesk::Named(const absl::Status& status,
                       absl::StrCat(status.message(), " (on the way: tensor ", first, others, ")"));
 }
 
-void FrameDesk::EndEarly() {
+void FrameIo::EndEarly() {
   // Where the device fails, too, it runs nothing any more, and the activity has its own error.
   if (device_ != nullptr) device_->EndEarly().IgnoreError();
 }
 
 // --- In -----------------------------------------------------------------------------------------
 
-absl::Status FrameDesk::Take(const ServerLink& server, const DecodedFrame& frame,
-                             Activity* activity, Time now) {
+absl::Status FrameIo::Take(const ServerLink& server, const DecodedFrame& frame, Activity* activity,
+                           Time now) {
   const FrameHeader& header = frame.header;
   if (header.job != job_->id || header.slot != job_->options.slot) {
     return server.Broke(
@@ -164,8 +164,8 @@ absl::Status FrameDesk::Take(const ServerLink& server, const DecodedFrame& frame
   }
 }
 
-absl::Status FrameDesk::TakeWeights(const ServerLink& server, const DecodedFrame& frame,
-                                    Activity* activity, Time now) {
+absl::Status FrameIo::TakeWeights(const ServerLink& server, const DecodedFrame& frame,
+                                  Activity* activity, Time now) {
   const FrameHeader& header = frame.header;
   if (header.dtype != job_->layout.extents()[header.extent].dtype) {
     return server.Broke(absl::StrCat("sent weights as ", DTypeName(header.dtype)));
@@ -180,8 +180,8 @@ absl::Status FrameDesk::TakeWeights(const ServerLink& server, const DecodedFrame
   return Store(server, frame, fetch->weights);
 }
 
-absl::Status FrameDesk::TakeState(const ServerLink& server, const DecodedFrame& frame,
-                                  Activity* activity) {
+absl::Status FrameIo::TakeState(const ServerLink& server, const DecodedFrame& frame,
+                                Activity* activity) {
   const FrameHeader& header = frame.header;
   if (header.dtype != ::ballast::DType::kF32 || header.array >= StateArrayCount(job_->spec)) {
     return server.Broke(
@@ -193,15 +193,15 @@ absl::Status FrameDesk::TakeState(const ServerLink& server, const DecodedFrame& 
   return Store(server, frame, fetched ? fetch->states[header.array] : std::vector<void*>());
 }
 
-absl::Status FrameDesk::Count(const ServerLink& server, const DecodedFrame& frame,
-                              Fetch* fetch) const {
+absl::Status FrameIo::Count(const ServerLink& server, const DecodedFrame& frame,
+                            Fetch* fetch) const {
   const bool asked = fetch != nullptr && frame.header.round == job_->round &&
                      fetch->Count(server.index(), frame.payload.bytes());
   return asked ? absl::OkStatus() : server.Broke("sent bytes that were not asked for");
 }
 
-absl::Status FrameDesk::Store(const ServerLink& server, const DecodedFrame& frame,
-                              const std::vector<void*>& destinations) {
+absl::Status FrameIo::Store(const ServerLink& server, const DecodedFrame& frame,
+                            const std::vector<void*>& destinations) {
   const FrameHeader& header = frame.header;
   const std::vector<TensorPiece> pieces =
       PiecesOf(job_->layout, header.extent, DTypeBytes(header.dtype), header.offset_bytes,
@@ -230,9 +230,9 @@ absl::Status FrameDesk::Store(const ServerLink& server, const DecodedFrame& fram
                        absl::StrCat("server ", server.id(), ": ", intact.message()), fields);
 }
 
-absl::StatusOr<FrameDesk::Landing> FrameDesk::LandingOf(const std::vector<TensorPiece>& pieces,
-                                                        size_t element_bytes,
-                                                        const std::vector<void*>& destinations) {
+absl::StatusOr<FrameIo::Landing> FrameIo::LandingOf(const std::vector<TensorPiece>& pieces,
+                                                    size_t element_bytes,
+                                                    const std::vector<void*>& destinations) {
   Landing landing;
   char* pinned = nullptr;
   for (const TensorPiece& piece : pieces) {

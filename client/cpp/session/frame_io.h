@@ -23,10 +23,10 @@
 
 namespace ballast::client {
 
-class FrameDesk {
+class FrameIo {
  public:
   // `job`, `lease` and `device` outlive the desk. `device` is null when all tensors are the host's.
-  FrameDesk(const JobView* job, BufferLease* lease, DeviceDesk* device)
+  FrameIo(const JobView* job, BufferLease* lease, DeviceDesk* device)
       : job_(job), lease_(lease), device_(device) {}
 
   // The next frame that the server's share has to send, over the memory that `activity` has lent;
