@@ -1,6 +1,6 @@
 // Reports outages of servers and trainers to the caller's observer or the log, and counts them as
-// the round's pauses. Comes from: SessionCore, Passage. Goes to: JobOptions::on_pause through
-// Session, or the log. Thread safety: none; lives under the session's lock.
+// the round's pauses. Comes from: SessionCore, EpochTransition. Goes to: JobOptions::on_pause
+// through Session, or the log. Thread safety: none; lives under the session's lock.
 #pragma once
 
 #include <cstdint>

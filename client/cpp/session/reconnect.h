@@ -1,9 +1,8 @@
 // Decides when to retry an unreachable state server, when to report it, and when to give up. Also
 // for attaching again at the job's home after a change of epoch.
 // Pure: events and the time come in, decisions go out; no clock, no chance, no I/O.
-// Comes from: ServerLink and Passage (streams that end, Welcomes, tries). Goes to: SessionCore and
-// Passage, which act.
-// Thread safety: none; lives under the session's lock.
+// Comes from: ServerLink and EpochTransition (streams that end, Welcomes, tries). Goes to:
+// SessionCore and EpochTransition, which act. Thread safety: none; lives under the session's lock.
 #pragma once
 
 #include <chrono>
@@ -81,7 +80,7 @@ class PauseMeter {
   // A server went away; an absent one is back.
   void OnLost(Time now);
   void OnBack(Time now);
-  // The job's passage into its next epoch counts as an absent server, but not as a reconnect.
+  // The job's transition into its next epoch counts as an absent server, but not as a reconnect.
   void OnPassed(Time now);
   // A round begins: time counts from here.
   void StartRound(Time now);
@@ -92,7 +91,7 @@ class PauseMeter {
   uint32_t reconnects() const { return reconnects_; }
 
  private:
-  uint32_t away_ = 0;  // servers, and a passage
+  uint32_t away_ = 0;  // servers, and a transition
   uint32_t reconnects_ = 0;
   Time since_;  // while away_ > 0: start of the time not in paused_ yet
   Duration paused_{0};

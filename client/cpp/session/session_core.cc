@@ -57,7 +57,7 @@ SessionCore::SessionCore(const JobOptions& options, const AttachResult& attached
       job_(options, attached),
       frames_(&job_, environment.lease, environment.device),
       pauses_(&job_, on_change_),
-      passage_(&job_, transport_, &pauses_) {
+      transition_(&job_, transport_, &pauses_) {
   for (const v1::ServerAddress& server : attached.reply.servers()) {
     // The base is private: inside make_unique `this` would not convert to it.
     ServerLink::Owner* const owner = this;
@@ -236,7 +236,7 @@ absl::Status SessionCore::EndRound(RoundReport* report) {
 
 // Sets the timer to whatever is due first.
 void SessionCore::Rearm(Time now) {
-  Time due = std::min(pulse_.next_look, passage_.due());
+  Time due = std::min(pulse_.next_look, transition_.due());
   if (suspicion_.has_value()) due = std::min(due, suspicion_->since + SecondThought(job_));
   for (const auto& server : servers_) due = std::min(due, server->reconnect().due());
   if (frames_.starved()) due = std::min(due, now + kStarvedPause);
@@ -263,7 +263,7 @@ void SessionCore::OnTick() {
     }
   }
   if (!error_.ok()) return;
-  const absl::Status passing = passage_.Retry(
+  const absl::Status passing = transition_.Retry(
       home(), now, [this](const absl::StatusOr<Payload>& answer) { OnAttachAnswer(answer); });
   if (!passing.ok()) Fail(passing);
   // Last: LookAfterServers compares `now` with the previous tick.
@@ -355,7 +355,7 @@ void SessionCore::End(const absl::Status& status) {
   error_ = job_.InThisRound(status);
   // Links are only cancelled: the caller's thread destroys them, and then waits for lent memory.
   for (auto& server : servers_) server->Cancel();
-  passage_.Abort();
+  transition_.Abort();
   on_change_();
 }
 

@@ -22,8 +22,8 @@
 #include "client/cpp/job/activity.h"
 #include "client/cpp/job/job_view.h"
 #include "client/cpp/job/lent_memory.h"
+#include "client/cpp/session/epoch_transition.h"
 #include "client/cpp/session/frame_io.h"
-#include "client/cpp/session/passage.h"
 #include "client/cpp/session/pause_desk.h"
 #include "client/cpp/session/server_link.h"
 #include "client/cpp/transport/link.h"
@@ -78,8 +78,8 @@ class SessionCore final : private ServerLink::Owner {
   // counts as any other; STALE_EPOCH as BeginRound, and the round has yet to run.
   absl::Status EndRound(RoundReport* report);
 
-  // The job has grown. The epoch stays: only a passage takes the trainer into another one, and the
-  // epoch of `reply` may be later than the trainer's or earlier. Error: as Start.
+  // The job has grown. The epoch stays: only a transition takes the trainer into another one, and
+  // the epoch of `reply` may be later than the trainer's or earlier. Error: as Start.
   absl::Status Grow(JobSpec spec, Layout layout, const v1::ExtendReply& reply);
 
   // Tells every server that this trainer leaves: reachable ones now, the others when they say
@@ -130,7 +130,7 @@ class SessionCore final : private ServerLink::Owner {
   void OnStaleEpoch(ServerLink* server, const absl::Status& status);
   void OnAttachAnswer(const absl::StatusOr<Payload>& answer);
   void TakeRecord(const v1::EpochRecord& record, Time now);
-  void EndPassage(Time now);
+  void EndTransition(Time now);
 
   Transport* const transport_;
   const std::function<void()> on_change_;
@@ -138,7 +138,7 @@ class SessionCore final : private ServerLink::Owner {
   JobView job_;
   FrameIo frames_;
   PauseDesk pauses_;
-  Passage passage_;
+  EpochTransition transition_;
   Servers servers_;
   Activity activity_;
   absl::Status error_;

@@ -173,7 +173,7 @@ void SessionCore::Suspend(ServerLink* server, const absl::Status& why) {
     pauses_.meter().OnLost(now);
     pauses_.Tell(server->News(Pause::Kind::kLost, now));
   }
-  EndPassage(now);  // It may have waited for this server only.
+  EndTransition(now);  // It may have waited for this server only.
   Rearm(now);
   on_change_();
 }
@@ -197,7 +197,7 @@ absl::Status SessionCore::OnWelcome(ServerLink* server, const v1::Welcome& welco
   server->handshake().OnBack();
   const Time now = transport_->Now();
   NoteBack(server, now);
-  EndPassage(now);
+  EndTransition(now);
   on_change_();
   if (leaving_) {
     server->SendLeave();
@@ -240,13 +240,13 @@ void SessionCore::OnStaleEpoch(ServerLink* server, const absl::Status& status) {
   server->Close();
   server->SetLeaveSent(false);
   on_change_();
-  if (passage_.Begin(status.message(), now)) Rearm(now);
+  if (transition_.Begin(status.message(), now)) Rearm(now);
 }
 
 void SessionCore::OnAttachAnswer(const absl::StatusOr<Payload>& answer) {
   if (!error_.ok()) return;
   const Time now = transport_->Now();
-  const auto record = passage_.TakeAnswer(home(), answer, now);
+  const auto record = transition_.TakeAnswer(home(), answer, now);
   if (!record.ok()) return Fail(record.status());
   if (record->has_value()) TakeRecord(**record, now);
   Rearm(now);
@@ -272,7 +272,7 @@ void SessionCore::TakeRecord(const v1::EpochRecord& record, Time now) {
   }
   job_.epoch = record.epoch();
   job_.start_round = record.start_round();
-  passage_.Enter(home(), before, record, now);
+  transition_.Enter(home(), before, record, now);
   for (auto& server : servers_) {
     Reconnect& tries = server->reconnect();
     const bool away = tries.away();
@@ -282,14 +282,14 @@ void SessionCore::TakeRecord(const v1::EpochRecord& record, Time now) {
     if (trying) tries.OnLost(tries.last_error(), now);
     if (!away) server->Open(HelloVersion(*server));
   }
-  EndPassage(now);
+  EndTransition(now);
 }
 
-void SessionCore::EndPassage(Time now) {
+void SessionCore::EndTransition(Time now) {
   const bool all = std::all_of(servers_.begin(), servers_.end(), [](const auto& server) {
     return server->welcomed() || server->reconnect().away();
   });
-  if (all) passage_.End(home(), now);
+  if (all) transition_.End(home(), now);
 }
 
 }  // namespace ballast::client

@@ -23,10 +23,10 @@
 
 namespace ballast::client {
 
-class Passage {
+class EpochTransition {
  public:
   // The pointers outlive the object.
-  Passage(const JobView* job, Transport* transport, PauseDesk* pauses);
+  EpochTransition(const JobView* job, Transport* transport, PauseDesk* pauses);
 
   // The new record is not here yet.
   bool waits_for_record() const { return tries_.away(); }
@@ -35,8 +35,8 @@ class Passage {
 
   // A server is in a later epoch; `why` is its message. False: another server has said so before.
   bool Begin(absl::string_view why, Time now);
-  // Attaches again at `home`, or reports that the passage takes long, as due. `answer` receives the
-  // result, for TakeAnswer. Error: UNAVAILABLE SERVER_LOST after the reconnect timeout.
+  // Attaches again at `home`, or reports that the transition takes long, as due. `answer` receives
+  // the result, for TakeAnswer. Error: UNAVAILABLE SERVER_LOST after the reconnect timeout.
   absl::Status Retry(const ServerLink& home, Time now, const Transport::Answer& answer);
   // The home's record, or nothing when another try is to be made. Errors: WRONG_INCARNATION when
   // this trainer has lost its seat, UNKNOWN_JOB, or the home's own.
@@ -46,7 +46,7 @@ class Passage {
   // The session enters the epoch of `record`; `before` are the members of its last one.
   void Enter(const ServerLink& home, const Members& before, const v1::EpochRecord& record,
              Time now);
-  // Every reachable server has said Welcome: an open passage with its record ends.
+  // Every reachable server has said Welcome: an open transition with its record ends.
   void End(const ServerLink& home, Time now);
   // Ends the try under way.
   void Abort() { call_.reset(); }

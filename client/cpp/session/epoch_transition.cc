@@ -1,4 +1,4 @@
-#include "client/cpp/session/passage.h"
+#include "client/cpp/session/epoch_transition.h"
 
 #include <algorithm>
 #include <utility>
@@ -55,10 +55,10 @@ Reconnect::Limits AttachLimits(const JobOptions& options) {
 
 }  // namespace
 
-Passage::Passage(const JobView* job, Transport* transport, PauseDesk* pauses)
+EpochTransition::EpochTransition(const JobView* job, Transport* transport, PauseDesk* pauses)
     : job_(job), transport_(transport), pauses_(pauses), tries_(AttachLimits(job->options)) {}
 
-bool Passage::Begin(absl::string_view why, Time now) {
+bool EpochTransition::Begin(absl::string_view why, Time now) {
   if (tries_.away()) return false;
   if (!open_) {
     open_ = true;
@@ -73,7 +73,8 @@ bool Passage::Begin(absl::string_view why, Time now) {
   return true;
 }
 
-absl::Status Passage::Retry(const ServerLink& home, Time now, const Transport::Answer& answer) {
+absl::Status EpochTransition::Retry(const ServerLink& home, Time now,
+                                    const Transport::Answer& answer) {
   Reconnect::Action action = tries_.Next(now);
   for (; action != Reconnect::Action::kNothing; action = tries_.Next(now)) {
     if (action == Reconnect::Action::kOpen) CallAttach(home, now, answer);
@@ -91,7 +92,8 @@ absl::Status Passage::Retry(const ServerLink& home, Time now, const Transport::A
 
 // With RESUME_NEVER the home lets in the process in the seat, and none that lost it. Any other
 // value would take the seat back from its replacement.
-void Passage::CallAttach(const ServerLink& home, Time now, const Transport::Answer& answer) {
+void EpochTransition::CallAttach(const ServerLink& home, Time now,
+                                 const Transport::Answer& answer) {
   v1::AttachRequest request;
   *request.mutable_protocol() = OwnProtocolRange();
   ToProto(job_->spec, request.mutable_spec());
@@ -109,7 +111,7 @@ void Passage::CallAttach(const ServerLink& home, Time now, const Transport::Answ
   call_ = transport_->Start(target, request, answer);
 }
 
-absl::StatusOr<std::optional<v1::EpochRecord>> Passage::TakeAnswer(
+absl::StatusOr<std::optional<v1::EpochRecord>> EpochTransition::TakeAnswer(
     const ServerLink& home, const absl::StatusOr<Payload>& answer, Time now) {
   call_.reset();
   v1::AttachReply reply;
@@ -126,7 +128,8 @@ absl::StatusOr<std::optional<v1::EpochRecord>> Passage::TakeAnswer(
   return std::optional<v1::EpochRecord>();
 }
 
-absl::Status Passage::CheckRecord(const ServerLink& home, const v1::AttachReply& reply) const {
+absl::Status EpochTransition::CheckRecord(const ServerLink& home,
+                                          const v1::AttachReply& reply) const {
   const v1::EpochRecord& record = reply.epoch();
   if (reply.job() != job_->id) return JobIsForgotten(home);
   if (record.epoch() <= job_->epoch) {
@@ -144,7 +147,7 @@ absl::Status Passage::CheckRecord(const ServerLink& home, const v1::AttachReply&
                        absl::StrCat("it is not in epoch ", record.epoch()), home.Fields());
 }
 
-absl::Status Passage::JobIsForgotten(const ServerLink& home) const {
+absl::Status EpochTransition::JobIsForgotten(const ServerLink& home) const {
   return ReasonedError(
       absl::StatusCode::kFailedPrecondition, Reason::kUnknownJob,
       absl::StrCat(home.Name(), ", the job's home, does not know job \"", job_->options.job,
@@ -152,8 +155,8 @@ absl::Status Passage::JobIsForgotten(const ServerLink& home) const {
       home.Fields());
 }
 
-void Passage::Enter(const ServerLink& home, const Members& before, const v1::EpochRecord& record,
-                    Time now) {
+void EpochTransition::Enter(const ServerLink& home, const Members& before,
+                            const v1::EpochRecord& record, Time now) {
   const Members members = MembersOf(record);
   for (const auto& [slot, incarnation] : members) {
     const auto old = before.find(slot);
@@ -172,14 +175,14 @@ void Passage::Enter(const ServerLink& home, const Members& before, const v1::Epo
   Tell(home, Pause::Kind::kReplacing, now);
 }
 
-void Passage::End(const ServerLink& home, Time now) {
+void EpochTransition::End(const ServerLink& home, Time now) {
   if (!open_ || tries_.away()) return;
   open_ = false;
   pauses_->meter().OnPassed(now);
   Tell(home, Pause::Kind::kReplaced, now);
 }
 
-void Passage::Tell(const ServerLink& home, Pause::Kind kind, Time now) {
+void EpochTransition::Tell(const ServerLink& home, Pause::Kind kind, Time now) {
   Pause pause = home.News(kind, now);
   pause.away = now - since_;
   pause.error = tries_.last_error();
