@@ -55,7 +55,7 @@ Reconnect::Limits AttachLimits(const JobOptions& options) {
 
 }  // namespace
 
-EpochTransition::EpochTransition(const JobView* job, Transport* transport, PauseDesk* pauses)
+EpochTransition::EpochTransition(const JobView* job, Transport* transport, PauseReporter* pauses)
     : job_(job), transport_(transport), pauses_(pauses), tries_(AttachLimits(job->options)) {}
 
 bool EpochTransition::Begin(absl::string_view why, Time now) {

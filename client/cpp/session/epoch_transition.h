@@ -1,7 +1,7 @@
 // A trainer's move into its job's next epoch, or through several in quick succession: from the
 // first STALE_EPOCH until every reachable server has said Welcome in the newest one. The trainer
 // attaches again at the job's home, whose answer is the record of the new epoch. Comes from:
-// SessionCore. Goes to: the home's Attach, the pause desk. Thread safety: none; lives under the
+// SessionCore. Goes to: the home's Attach, the pause reporter. Thread safety: none; lives under the
 // session's lock.
 #pragma once
 
@@ -16,7 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "ballast/v1/control.pb.h"
 #include "client/cpp/job/job_view.h"
-#include "client/cpp/session/pause_desk.h"
+#include "client/cpp/session/pause_reporter.h"
 #include "client/cpp/session/reconnect.h"
 #include "client/cpp/session/server_link.h"
 #include "client/cpp/transport/link.h"
@@ -26,7 +26,7 @@ namespace ballast::client {
 class EpochTransition {
  public:
   // The pointers outlive the object.
-  EpochTransition(const JobView* job, Transport* transport, PauseDesk* pauses);
+  EpochTransition(const JobView* job, Transport* transport, PauseReporter* pauses);
 
   // The new record is not here yet.
   bool waits_for_record() const { return tries_.away(); }
@@ -59,7 +59,7 @@ class EpochTransition {
 
   const JobView* const job_;
   Transport* const transport_;
-  PauseDesk* const pauses_;
+  PauseReporter* const pauses_;
   bool open_ = false;
   Time since_;
   Reconnect tries_;             // "away" until the new record is here

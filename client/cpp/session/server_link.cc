@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cpp/session/home_rendezvous.h"
-#include "client/cpp/session/pause_desk.h"
+#include "client/cpp/session/pause_reporter.h"
 #include "common/base/log.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"

@@ -24,7 +24,7 @@
 #include "client/cpp/job/lent_memory.h"
 #include "client/cpp/session/epoch_transition.h"
 #include "client/cpp/session/frame_io.h"
-#include "client/cpp/session/pause_desk.h"
+#include "client/cpp/session/pause_reporter.h"
 #include "client/cpp/session/server_link.h"
 #include "client/cpp/transport/link.h"
 
@@ -48,7 +48,7 @@ class SessionCore final : private ServerLink::Owner {
   absl::Status Start(const v1::Plan& plan);
   const JobView& job() const { return job_; }
   const Servers& servers() const { return servers_; }  // ascending id; never more nor fewer
-  PauseDesk& pauses() { return pauses_; }
+  PauseReporter& pauses() { return pauses_; }
   TransferCounters counters() const;
 
   // The first error, which ends everything.
@@ -137,7 +137,7 @@ class SessionCore final : private ServerLink::Owner {
   const std::function<Doing()> doing_;
   JobView job_;
   FrameIo frames_;
-  PauseDesk pauses_;
+  PauseReporter pauses_;
   EpochTransition transition_;
   Servers servers_;
   Activity activity_;

@@ -17,10 +17,10 @@
 
 namespace ballast::client {
 
-class PauseDesk {
+class PauseReporter {
  public:
   // `on_news` runs when an observer has news to take. `job` outlives the desk.
-  PauseDesk(const JobView* job, std::function<void()> on_news)
+  PauseReporter(const JobView* job, std::function<void()> on_news)
       : job_(job), on_news_(std::move(on_news)) {}
 
   // Logs `pause`, or keeps it for Take; sets its round.

@@ -1,4 +1,4 @@
-#include "client/cpp/session/pause_desk.h"
+#include "client/cpp/session/pause_reporter.h"
 
 #include <algorithm>
 #include <utility>
@@ -62,7 +62,7 @@ std::string RoundedText(std::chrono::nanoseconds duration) {
   return FormatDuration(std::chrono::duration_cast<std::chrono::milliseconds>(duration));
 }
 
-void PauseDesk::Tell(Pause pause) {
+void PauseReporter::Tell(Pause pause) {
   pause.round = job_->round;
   if (!job_->options.on_pause) {
     BALLAST_LOG(WARN, LogField("job", job_->options.job), LogField("slot", job_->options.slot),
@@ -82,14 +82,14 @@ void PauseDesk::Tell(Pause pause) {
   on_news_();
 }
 
-std::optional<Pause> PauseDesk::Take() {
+std::optional<Pause> PauseReporter::Take() {
   if (news_.empty()) return std::nullopt;
   Pause pause = std::move(news_.front());
   news_.pop_front();
   return pause;
 }
 
-void PauseDesk::OnTrainer(const TrainerNews& trainer, Pause home, Time now) {
+void PauseReporter::OnTrainer(const TrainerNews& trainer, Pause home, Time now) {
   const auto known = trainers_away_.find(trainer.slot);
   if (trainer.away == (known != trainers_away_.end())) return;
   Pause pause = std::move(home);
@@ -108,7 +108,7 @@ void PauseDesk::OnTrainer(const TrainerNews& trainer, Pause home, Time now) {
   Tell(std::move(pause));
 }
 
-void PauseDesk::ForgetTrainers(Time now) {
+void PauseReporter::ForgetTrainers(Time now) {
   for (size_t i = 0; i < trainers_away_.size(); ++i) meter_.OnPassed(now);
   trainers_away_.clear();
 }
