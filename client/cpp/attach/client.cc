@@ -27,7 +27,7 @@ uint64_t RandomIncarnation() {
 absl::StatusOr<v1::AttachRequest> MakeAttachRequest(const JobOptions& options,
                                                     const AttachResult& attached,
                                                     const std::vector<void*>& weights,
-                                                    DeviceDesk* desk) {
+                                                    DeviceStaging* staging) {
   v1::AttachRequest request;
   *request.mutable_protocol() = OwnProtocolRange();
   ToProto(attached.spec, request.mutable_spec());
@@ -40,7 +40,7 @@ absl::StatusOr<v1::AttachRequest> MakeAttachRequest(const JobOptions& options,
   request.set_init(equal ? v1::INIT_MODE_EQUAL : v1::INIT_MODE_BROADCAST);
   if (equal) {
     BALLAST_ASSIGN_OR_RETURN(const std::vector<uint32_t> digests,
-                             DigestsOf(weights, attached.layout.tensors(), desk));
+                             DigestsOf(weights, attached.layout.tensors(), staging));
     request.mutable_tensor_crc32c()->Assign(digests.begin(), digests.end());
   }
   return request;
@@ -71,7 +71,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Attach(const JobOptions& options
 
   BALLAST_ASSIGN_OR_RETURN(
       v1::AttachRequest request,
-      MakeAttachRequest(options, attached, weights, gpu != nullptr ? gpu->desk() : nullptr));
+      MakeAttachRequest(options, attached, weights, gpu != nullptr ? gpu->staging() : nullptr));
   BALLAST_ASSIGN_OR_RETURN(attached.reply,
                            AttachToHome(options, channels.get(), std::move(request)));
   const auto make_transport = [&options, &channels](Mutex* mu) {

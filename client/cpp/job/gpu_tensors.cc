@@ -15,15 +15,15 @@ namespace {
 constexpr size_t kBufferBytes = 1 << 20;
 
 absl::StatusOr<uint32_t> DigestOnDevice(const char* values, size_t bytes, ::ballast::DType dtype,
-                                        DeviceDesk* desk) {
+                                        DeviceStaging* staging) {
   uint32_t crc = 0;
   for (size_t at = 0; at < bytes;) {
-    const size_t some = std::min(bytes - at, desk->buffer_bytes());
+    const size_t some = std::min(bytes - at, staging->buffer_bytes());
     const device::Piece piece{const_cast<char*>(values) + at, some / DTypeBytes(dtype)};
-    BALLAST_ASSIGN_OR_RETURN(const size_t buffer, desk->Stage({piece}, dtype));
-    BALLAST_ASSIGN_OR_RETURN(const char* const staged, desk->Await(buffer));
+    BALLAST_ASSIGN_OR_RETURN(const size_t buffer, staging->Stage({piece}, dtype));
+    BALLAST_ASSIGN_OR_RETURN(const char* const staged, staging->Await(buffer));
     crc = Crc32c(staged, some, crc);
-    BALLAST_RETURN_IF_ERROR(desk->Drop(buffer));
+    BALLAST_RETURN_IF_ERROR(staging->Drop(buffer));
     at += some;
   }
   return crc;
@@ -34,9 +34,9 @@ absl::StatusOr<uint32_t> DigestOnDevice(const char* values, size_t bytes, ::ball
 absl::StatusOr<std::unique_ptr<GpuTensors>> GpuTensors::Open(const std::optional<Gpu>& gpu) {
   if (!gpu.has_value()) return std::unique_ptr<GpuTensors>();
   if (!gpu->current_stream) return BadArgument("Gpu::current_stream is not set");
-  if (gpu->pinned_bytes < DeviceDesk::kBuffersMin * kBufferBytes) {
+  if (gpu->pinned_bytes < DeviceStaging::kBuffersMin * kBufferBytes) {
     return BadArgument(absl::StrCat("pinned_bytes is ", gpu->pinned_bytes, "; give at least ",
-                                    DeviceDesk::kBuffersMin * kBufferBytes,
+                                    DeviceStaging::kBuffersMin * kBufferBytes,
                                     ", a few frames of 1 MiB"));
   }
   BALLAST_ASSIGN_OR_RETURN(auto library, device::CudaLibrary::Open(gpu->library));
@@ -44,33 +44,34 @@ absl::StatusOr<std::unique_ptr<GpuTensors>> GpuTensors::Open(const std::optional
                            device::CudaDevice::Create(std::move(library), gpu->ordinal, nullptr));
   // A capture does not survive an allocation.
   BALLAST_RETURN_IF_ERROR(device->CheckNotCapturing(device->Adopt(gpu->current_stream())));
-  BALLAST_ASSIGN_OR_RETURN(auto desk,
-                           DeviceDesk::Create(device.get(), gpu->pinned_bytes, kBufferBytes));
+  BALLAST_ASSIGN_OR_RETURN(auto staging,
+                           DeviceStaging::Create(device.get(), gpu->pinned_bytes, kBufferBytes));
   const auto stream = [cuda = device.get(), current = gpu->current_stream] {
     return cuda->Adopt(current());
   };
-  auto tensors = std::make_unique<GpuTensors>(std::move(desk), stream);
+  auto tensors = std::make_unique<GpuTensors>(std::move(staging), stream);
   tensors->device_ = std::move(device);
   return tensors;
 }
 
-absl::Status GpuTensors::Begin() { return desk_->Begin(current_stream_()); }
+absl::Status GpuTensors::Begin() { return staging_->Begin(current_stream_()); }
 
-absl::Status GpuTensors::End() { return desk_->End(current_stream_()); }
+absl::Status GpuTensors::End() { return staging_->End(current_stream_()); }
 
 absl::StatusOr<std::vector<uint32_t>> DigestsOf(const std::vector<const char*>& values,
                                                 const std::vector<LayoutTensor>& sizes,
-                                                DeviceDesk* desk) {
+                                                DeviceStaging* staging) {
   std::vector<uint32_t> digests(values.size(), 0);
   for (size_t i = 0; i < values.size(); ++i) {
     if (values[i] == nullptr) continue;
     const size_t bytes = sizes[i].elements * DTypeBytes(sizes[i].dtype);
     bool on_device = false;
-    if (desk != nullptr) {
-      BALLAST_ASSIGN_OR_RETURN(on_device, desk->Holds(values[i]));
+    if (staging != nullptr) {
+      BALLAST_ASSIGN_OR_RETURN(on_device, staging->Holds(values[i]));
     }
     if (on_device) {
-      BALLAST_ASSIGN_OR_RETURN(digests[i], DigestOnDevice(values[i], bytes, sizes[i].dtype, desk));
+      BALLAST_ASSIGN_OR_RETURN(digests[i],
+                               DigestOnDevice(values[i], bytes, sizes[i].dtype, staging));
     } else {
       digests[i] = Crc32c(values[i], bytes);
     }
@@ -80,10 +81,10 @@ absl::StatusOr<std::vector<uint32_t>> DigestsOf(const std::vector<const char*>& 
 
 absl::StatusOr<std::vector<uint32_t>> DigestsOf(const std::vector<void*>& weights,
                                                 const std::vector<LayoutTensor>& sizes,
-                                                DeviceDesk* desk) {
+                                                DeviceStaging* staging) {
   std::vector<const char*> values;
   for (const void* const weight : weights) values.push_back(static_cast<const char*>(weight));
-  return DigestsOf(values, sizes, desk);
+  return DigestsOf(values, sizes, staging);
 }
 
 }  // namespace ballast::client

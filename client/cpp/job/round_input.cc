@@ -40,11 +40,12 @@ RoundInput Lend(const JobView& job, const std::vector<TensorBuffers>& buffers) {
   return input;
 }
 
-absl::StatusOr<RoundInput> WithDigests(const JobView& job, RoundInput input, DeviceDesk* desk) {
+absl::StatusOr<RoundInput> WithDigests(const JobView& job, RoundInput input,
+                                       DeviceStaging* staging) {
   input.upload = true;
   if (job.options.init == InitMode::kBroadcast) return input;
   BALLAST_ASSIGN_OR_RETURN(const std::vector<uint32_t> digests,
-                           DigestsOf(input.sources, job.layout.tensors(), desk));
+                           DigestsOf(input.sources, job.layout.tensors(), staging));
   input.begin.mutable_weight_crc32c()->Assign(digests.begin(), digests.end());
   return input;
 }
@@ -110,29 +111,29 @@ absl::StatusOr<RoundInput> StepInput(const JobView& job, const std::vector<Hyper
 
 absl::StatusOr<std::vector<uint32_t>> GradientDigests(const std::vector<LayoutTensor>& tensors,
                                                       const std::vector<TensorBuffers>& buffers,
-                                                      DeviceDesk* desk) {
+                                                      DeviceStaging* staging) {
   if (buffers.size() != tensors.size()) return std::vector<uint32_t>();
   std::vector<const char*> gradients;
   for (const TensorBuffers& tensor : buffers) {
     gradients.push_back(static_cast<const char*>(tensor.grad));
   }
-  return DigestsOf(gradients, tensors, desk);
+  return DigestsOf(gradients, tensors, staging);
 }
 
 absl::StatusOr<RoundInput> UploadInput(const JobView& job,
                                        const std::vector<TensorBuffers>& buffers,
-                                       DeviceDesk* desk) {
+                                       DeviceStaging* staging) {
   BALLAST_RETURN_IF_ERROR(CheckBuffers(job, buffers));
   std::vector<TensorBuffers> lent = buffers;
   for (TensorBuffers& tensor : lent) tensor.grad = tensor.weight;
   RoundInput input = Lend(job, lent);
   input.begin.set_upload(true);
-  return WithDigests(job, std::move(input), desk);
+  return WithDigests(job, std::move(input), staging);
 }
 
 absl::StatusOr<RoundInput> StateUploadInput(const JobView& job, const StateUpload& upload,
                                             const std::vector<TensorBuffers>& buffers,
-                                            DeviceDesk* desk) {
+                                            DeviceStaging* staging) {
   BALLAST_RETURN_IF_ERROR(CheckBuffers(job, buffers));
   BALLAST_RETURN_IF_ERROR(CheckPlane(job, upload, buffers));
   BALLAST_RETURN_IF_ERROR(CheckSteps(upload, job.spec));
@@ -143,7 +144,7 @@ absl::StatusOr<RoundInput> StateUploadInput(const JobView& job, const StateUploa
   begin->mutable_tensor_step()->Assign(upload.tensor_step.begin(), upload.tensor_step.end());
   begin->set_opt_step(upload.opt_step);
   if (upload.schedule_index.has_value()) begin->set_schedule_index(*upload.schedule_index);
-  return WithDigests(job, std::move(input), desk);
+  return WithDigests(job, std::move(input), staging);
 }
 
 }  // namespace ballast::client

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "ballast/client.h"
 #include "ballast/v1/data.pb.h"
-#include "client/cpp/job/device_desk.h"
+#include "client/cpp/job/device_staging.h"
 #include "client/cpp/job/job_view.h"
 
 namespace ballast::client {
@@ -32,17 +32,18 @@ absl::StatusOr<RoundInput> StepInput(const JobView& job, const std::vector<Hyper
                                      const std::vector<TensorBuffers>& buffers,
                                      double loss_scale = 0);
 // CRC32C of each gradient, 0 where there is none, for JobView::ComparesGradients; empty where the
-// buffers are not those of `tensors`. It reads all gradients, so the caller holds no lock. `desk`:
-// of the tensors on a device, or null. Error: the device's.
+// buffers are not those of `tensors`. It reads all gradients, so the caller holds no lock.
+// `staging`: of the tensors on a device, or null. Error: the device's.
 absl::StatusOr<std::vector<uint32_t>> GradientDigests(const std::vector<LayoutTensor>& tensors,
                                                       const std::vector<TensorBuffers>& buffers,
-                                                      DeviceDesk* desk);
+                                                      DeviceStaging* staging);
 // Of the weights at `buffers[i].weight`. Errors: INVALID_ARGUMENT BAD_ARGUMENT; the device's.
 absl::StatusOr<RoundInput> UploadInput(const JobView& job,
-                                       const std::vector<TensorBuffers>& buffers, DeviceDesk* desk);
+                                       const std::vector<TensorBuffers>& buffers,
+                                       DeviceStaging* staging);
 // Of one plane at `buffers[i].grad`. Error: INVALID_ARGUMENT BAD_ARGUMENT.
 absl::StatusOr<RoundInput> StateUploadInput(const JobView& job, const StateUpload& upload,
                                             const std::vector<TensorBuffers>& buffers,
-                                            DeviceDesk* desk);
+                                            DeviceStaging* staging);
 
 }  // namespace ballast::client

@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "ballast/client.h"
 #include "client/cpp/job/activity.h"
-#include "client/cpp/job/device_desk.h"
+#include "client/cpp/job/device_staging.h"
 #include "client/cpp/job/job_view.h"
 #include "client/cpp/job/lent_memory.h"
 #include "client/cpp/job/send_plan.h"
@@ -26,7 +26,7 @@ namespace ballast::client {
 class FrameIo {
  public:
   // `job`, `lease` and `device` outlive the desk. `device` is null when all tensors are the host's.
-  FrameIo(const JobView* job, BufferLease* lease, DeviceDesk* device)
+  FrameIo(const JobView* job, BufferLease* lease, DeviceStaging* device)
       : job_(job), lease_(lease), device_(device) {}
 
   // The next frame that the server's share has to send, over the memory that `activity` has lent;
@@ -88,7 +88,7 @@ class FrameIo {
 
   const JobView* const job_;
   BufferLease* const lease_;
-  DeviceDesk* const device_;
+  DeviceStaging* const device_;
   std::map<size_t, std::deque<Begun>> begun_;  // per server, in the order of its plan
   bool starved_ = false;
   TransferCounters counters_;

@@ -70,7 +70,7 @@ absl::Status CheckReply(const v1::AttachReply& reply) {
 
 // A frame of device memory takes one pinned buffer.
 absl::Status FitFrames(const v1::AttachReply& reply, GpuTensors* gpu) {
-  return gpu == nullptr ? absl::OkStatus() : gpu->desk()->FitFrames(reply.chunk_bytes());
+  return gpu == nullptr ? absl::OkStatus() : gpu->staging()->FitFrames(reply.chunk_bytes());
 }
 
 // How long Leave may take. A server may still return from an outage, or follow into the job's
@@ -96,7 +96,7 @@ Session::Session(const JobOptions& options, const AttachResult& attached,
   SessionCore::Environment environment;
   environment.transport = transport_.get();
   environment.lease = &lease_;
-  environment.device = desk();
+  environment.device = staging();
   environment.on_change = [this] { changed_.NotifyAll(); };
   HomeRendezvous::Deps meets{attached.reply.job(), options.slot, attached.incarnation};
   if (options.durability != Durability::kNone) meets.reconnect_timeout = options.reconnect_timeout;
@@ -308,7 +308,7 @@ absl::Status Session::BeginStep(const std::vector<Hyper>& hyper,
   BALLAST_RETURN_IF_ERROR(BeginOnGpu());
   std::vector<uint32_t> digests;
   if (compares) {
-    BALLAST_ASSIGN_OR_RETURN(digests, GradientDigests(tensors, buffers, desk()));
+    BALLAST_ASSIGN_OR_RETURN(digests, GradientDigests(tensors, buffers, staging()));
   }
   MutexLock lock(&mu_);
   BALLAST_RETURN_IF_ERROR(core_->CheckIdle());
@@ -322,7 +322,7 @@ absl::Status Session::BeginUpload(const std::vector<TensorBuffers>& buffers) {
   BALLAST_RETURN_IF_ERROR(BeginOnGpu());
   MutexLock lock(&mu_);
   BALLAST_RETURN_IF_ERROR(core_->CheckIdle());
-  return BeginRound(UploadInput(core_->job(), buffers, desk()));
+  return BeginRound(UploadInput(core_->job(), buffers, staging()));
 }
 
 absl::Status Session::BeginStateUpload(const StateUpload& upload,
@@ -330,7 +330,7 @@ absl::Status Session::BeginStateUpload(const StateUpload& upload,
   BALLAST_RETURN_IF_ERROR(BeginOnGpu());
   MutexLock lock(&mu_);
   BALLAST_RETURN_IF_ERROR(core_->CheckIdle());
-  return BeginRound(StateUploadInput(core_->job(), upload, buffers, desk()));
+  return BeginRound(StateUploadInput(core_->job(), upload, buffers, staging()));
 }
 
 absl::StatusOr<bool> Session::Wait(std::chrono::milliseconds timeout, RoundReport* report) {
@@ -380,10 +380,10 @@ absl::Status Session::Leave() {
     core_->EndLeave();
   }
   Drain(transport_->Now() + kForever);
-  if (desk() != nullptr) {
+  if (staging() != nullptr) {
     // No Wait may follow, which would end the copies that a round has queued.
     MutexLock lock(&mu_);
-    desk()->EndEarly().IgnoreError();
+    staging()->EndEarly().IgnoreError();
   }
   return absl::OkStatus();
 }

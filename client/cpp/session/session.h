@@ -121,7 +121,7 @@ class Session final : public Client {
   // new weights. Both do nothing without a GPU.
   absl::Status BeginOnGpu();
   absl::Status EndOnGpu() { return gpu_ == nullptr ? absl::OkStatus() : gpu_->End(); }
-  DeviceDesk* desk() const { return gpu_ == nullptr ? nullptr : gpu_->desk(); }
+  DeviceStaging* staging() const { return gpu_ == nullptr ? nullptr : gpu_->staging(); }
 
   const JobOptions options_;
   std::unique_ptr<HomeRendezvous> rendezvous_;

@@ -180,7 +180,7 @@ absl::StatusOr<v1::ExtendRequest> Session::MakeExtendRequest(const JobSpec& grow
                                           layout.tensors().end());
     BALLAST_RETURN_IF_ERROR(BeginOnGpu());
     BALLAST_ASSIGN_OR_RETURN(const std::vector<uint32_t> digests,
-                             DigestsOf(weights, sizes, desk()));
+                             DigestsOf(weights, sizes, staging()));
     request.mutable_tensor_crc32c()->Assign(digests.begin(), digests.end());
   }
   MutexLock lock(&mu_);

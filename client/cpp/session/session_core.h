@@ -36,7 +36,7 @@ class SessionCore final : private ServerLink::Owner {
   struct Environment {
     Transport* transport = nullptr;
     BufferLease* lease = nullptr;     // of the memory that activities lend
-    DeviceDesk* device = nullptr;     // of the tensors outside host memory, if any
+    DeviceStaging* device = nullptr;  // of the tensors outside host memory, if any
     std::function<void()> on_change;  // something ended, failed, or is news
     std::function<Doing()> doing;     // reported with heartbeats; may be empty
   };

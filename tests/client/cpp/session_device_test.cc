@@ -8,7 +8,7 @@
 #include <optional>
 #include <thread>
 
-#include "client/cpp/job/device_desk.h"
+#include "client/cpp/job/device_staging.h"
 #include "client/cpp/job/gpu_tensors.h"
 #include "client/cpp/session/session.h"
 #include "tests/client/cpp/session_core_fixture.h"
@@ -48,14 +48,14 @@ class DeviceTrainer {
                          size_t buffer_bytes = kFrameBytes)
       : device_(seed),
         framework_(*device_.NewStream()),
-        desk_(*DeviceDesk::Create(&device_, buffers * kFrameBytes, buffer_bytes)) {
+        staging_(*DeviceStaging::Create(&device_, buffers * kFrameBytes, buffer_bytes)) {
     if (buffer_bytes < kFrameBytes) DigestAndFit();
     options_.job = "test";
     options_.durability = durability;
     options_.on_pause = [](const Pause&) {};
     const AttachResult attached = Attached();
     core_ = std::make_unique<SessionCore>(
-        options_, attached, SessionCore::Environment{&transport_, &lease_, desk_.get(), [] {}});
+        options_, attached, SessionCore::Environment{&transport_, &lease_, staging_.get(), [] {}});
     EXPECT_TRUE(core_->Start(attached.reply.plan()).ok());
     for (size_t t = 0; t < std::size(kSizes); ++t) AddTensor(t);
     EXPECT_TRUE(RunUntil([this] { return core_->servers()[0]->welcomed(); }));
@@ -76,7 +76,7 @@ class DeviceTrainer {
       Form(t);
       buffers.push_back({grads_[t], weights_[t]});
     }
-    ASSERT_TRUE(desk_->Begin(framework_).ok());
+    ASSERT_TRUE(staging_->Begin(framework_).ok());
     auto input = StepInput(core_->job(), std::vector<Hyper>(1, AdamWHyper()), buffers);
     ASSERT_TRUE(input.ok()) << input.status();
     input->sums_of = sums_of;
@@ -97,7 +97,7 @@ class DeviceTrainer {
     RoundReport report;
     EXPECT_TRUE(core_->EndRound(&report).ok());
     EXPECT_GE(report.bytes_up, kExtents * kElements * sizeof(float));
-    EXPECT_TRUE(desk_->End(framework_).ok());
+    EXPECT_TRUE(staging_->End(framework_).ok());
     std::vector<std::vector<float>> read;
     for (size_t t = 0; t < std::size(kSizes); ++t) read.emplace_back(kSizes[t]);
     for (size_t t = 0; t < std::size(kSizes); ++t) {
@@ -145,22 +145,22 @@ class DeviceTrainer {
  private:
   // The steps of an attach before it knows how long the servers' frames are.
   void DigestAndFit() {
-    const size_t elements = desk_->buffer_bytes() / sizeof(float);
+    const size_t elements = staging_->buffer_bytes() / sizeof(float);
     void* const tensor = *device_.Allocate(device::MemoryKind::kDevice, elements * sizeof(float));
     device_.Queue(framework_, {}, {{tensor, elements * sizeof(float)}},
                   [=] { std::memset(tensor, 1, elements * sizeof(float)); });
-    ASSERT_TRUE(desk_->Begin(framework_).ok());
+    ASSERT_TRUE(staging_->Begin(framework_).ok());
     for (int i = 0; i < 20; ++i) {
-      const auto buffer = desk_->Stage({{tensor, elements}}, ::ballast::DType::kF32);
+      const auto buffer = staging_->Stage({{tensor, elements}}, ::ballast::DType::kF32);
       ASSERT_TRUE(buffer.ok()) << buffer.status();
       if (i % 2 == 0) {
-        const auto bytes = desk_->Await(*buffer);
+        const auto bytes = staging_->Await(*buffer);
         ASSERT_TRUE(bytes.ok() && **bytes == 1) << bytes.status();
       }
-      ASSERT_TRUE(desk_->Drop(*buffer).ok());
+      ASSERT_TRUE(staging_->Drop(*buffer).ok());
     }
-    ASSERT_TRUE(desk_->FitFrames(kFrameBytes).ok());
-    ASSERT_EQ(desk_->buffer_bytes(), kFrameBytes);
+    ASSERT_TRUE(staging_->FitFrames(kFrameBytes).ok());
+    ASSERT_EQ(staging_->buffer_bytes(), kFrameBytes);
   }
   void AddTensor(size_t t) {
     for (std::vector<float*>* const memory : {&grads_, &weights_}) {
@@ -184,7 +184,7 @@ class DeviceTrainer {
 
   HostileDevice device_;
   const device::Stream framework_;
-  std::unique_ptr<DeviceDesk> desk_;
+  std::unique_ptr<DeviceStaging> staging_;
   BufferLease lease_;
   EventQueue events_;
   MemoryTransport transport_{&events_};
@@ -212,7 +212,7 @@ TEST(SessionDevice, RoundsHaveTheGradientsBitsForEverySeed) {
 
 TEST(SessionDevice, FewestBuffersAreEnough) {
   for (uint32_t seed = 0; seed < 16; ++seed) {
-    DeviceTrainer trainer(seed, DeviceDesk::kBuffersMin);
+    DeviceTrainer trainer(seed, DeviceStaging::kBuffersMin);
     trainer.BeginStep(1);
     ASSERT_TRUE(trainer.Finish());
     ASSERT_EQ(trainer.EndStep(), trainer.want()) << "seed " << seed;
@@ -221,7 +221,7 @@ TEST(SessionDevice, FewestBuffersAreEnough) {
 
 TEST(SessionDevice, BuffersAreCutAnewForLongerFramesOfTheServers) {
   for (uint32_t seed = 0; seed < 16; ++seed) {
-    DeviceTrainer trainer(seed, DeviceDesk::kBuffersMin, Durability::kNone, 64);
+    DeviceTrainer trainer(seed, DeviceStaging::kBuffersMin, Durability::kNone, 64);
     for (const float value : {1.0f, 1000.0f}) {
       trainer.BeginStep(value);
       ASSERT_TRUE(trainer.Finish());
@@ -233,18 +233,18 @@ TEST(SessionDevice, BuffersAreCutAnewForLongerFramesOfTheServers) {
 
 TEST(SessionDevice, FramesOfWhichTooFewFitAreRefusedWithTheNumbersAndNothingChanges) {
   HostileDevice device(0);
-  const auto desk = *DeviceDesk::Create(&device, 16 * 64, 64);
-  const absl::Status status = desk->FitFrames(320);
+  const auto staging = *DeviceStaging::Create(&device, 16 * 64, 64);
+  const absl::Status status = staging->FitFrames(320);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(ReasonOf(status), Reason::kUnsupported);
   EXPECT_EQ(status.message(),
             "the servers cut frames of 320 bytes, and pinned memory of 1024 bytes holds 3 of them; "
             "give pinned_bytes of at least 1280, or set rounds.chunk_bytes of the servers to at "
             "most 256");
-  EXPECT_EQ(desk->buffer_bytes(), 64u);
-  EXPECT_TRUE(desk->FitFrames(32).ok());  // Shorter frames have room.
-  EXPECT_EQ(desk->buffer_bytes(), 64u);
-  EXPECT_TRUE(desk->FitFrames(256).ok());
+  EXPECT_EQ(staging->buffer_bytes(), 64u);
+  EXPECT_TRUE(staging->FitFrames(32).ok());  // Shorter frames have room.
+  EXPECT_EQ(staging->buffer_bytes(), 64u);
+  EXPECT_TRUE(staging->FitFrames(256).ok());
 }
 
 TEST(SessionDevice, AServerThatComesBackGetsItsPartFromTheDeviceAgain) {
@@ -305,8 +305,9 @@ class SessionOnDevice {
                       [to = memory->back(), bytes] { std::memset(to, 1, bytes); });
       }
     }
-    auto gpu = std::make_unique<GpuTensors>(
-        *DeviceDesk::Create(&device_, 6 * kFrameBytes, kFrameBytes), [this] { return framework_; });
+    auto gpu =
+        std::make_unique<GpuTensors>(*DeviceStaging::Create(&device_, 6 * kFrameBytes, kFrameBytes),
+                                     [this] { return framework_; });
     const auto make_transport = [this](Mutex* mu) { return MakeTransport(mu); };
     auto session = Session::Open(JobOptions{{}, "test"}, Attached(), make_transport,
                                  {weights_.begin(), weights_.end()}, std::move(gpu));
@@ -392,7 +393,7 @@ TEST(SessionDevice, AStepThatFailsLeavesNoWorkOnItsTensorsWhenWaitReturns) {
 
 TEST(SessionDevice, TooFewBuffersAreRefusedWithTheNumbers) {
   HostileDevice device(0);
-  const absl::Status status = DeviceDesk::Create(&device, 3 * 64, 64).status();
+  const absl::Status status = DeviceStaging::Create(&device, 3 * 64, 64).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(),
             "192 bytes of pinned memory are 3 buffers of 64 bytes; give at least 4");

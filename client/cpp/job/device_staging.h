@@ -23,14 +23,14 @@
 
 namespace ballast::client {
 
-class DeviceDesk {
+class DeviceStaging {
  public:
   // Cuts `pinned_bytes` into buffers of `buffer_bytes`, the longest frame. `device` outlives the
-  // desk. Errors: INVALID_ARGUMENT for fewer than kBuffersMin buffers; the device's.
+  // staging. Errors: INVALID_ARGUMENT for fewer than kBuffersMin buffers; the device's.
   static constexpr size_t kBuffersMin = 4;
-  static absl::StatusOr<std::unique_ptr<DeviceDesk>> Create(device::Device* device,
-                                                            size_t pinned_bytes,
-                                                            size_t buffer_bytes);
+  static absl::StatusOr<std::unique_ptr<DeviceStaging>> Create(device::Device* device,
+                                                               size_t pinned_bytes,
+                                                               size_t buffer_bytes);
   size_t buffer_bytes() const { return buffer_bytes_; }
 
   // The servers' frames have up to `frame_bytes`, a multiple of 64: if the buffers are shorter,
@@ -76,7 +76,7 @@ class DeviceDesk {
     std::vector<size_t> buffers ABSL_GUARDED_BY(mu);
   };
 
-  DeviceDesk(device::Device* device, size_t buffers, size_t buffer_bytes)
+  DeviceStaging(device::Device* device, size_t buffers, size_t buffer_bytes)
       : device_(device),
         buffers_(buffers),
         buffer_bytes_(buffer_bytes),

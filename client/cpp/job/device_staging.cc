@@ -1,4 +1,4 @@
-#include "client/cpp/job/device_desk.h"
+#include "client/cpp/job/device_staging.h"
 
 #include <utility>
 
@@ -11,27 +11,27 @@ namespace {
 
 // Kept for weights: a server's weights may come while other servers still get gradients.
 constexpr size_t kBuffersForWeights = 2;
-static_assert(kBuffersForWeights < DeviceDesk::kBuffersMin);
+static_assert(kBuffersForWeights < DeviceStaging::kBuffersMin);
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DeviceDesk>> DeviceDesk::Create(device::Device* device,
-                                                               size_t pinned_bytes,
-                                                               size_t buffer_bytes) {
+absl::StatusOr<std::unique_ptr<DeviceStaging>> DeviceStaging::Create(device::Device* device,
+                                                                     size_t pinned_bytes,
+                                                                     size_t buffer_bytes) {
   const size_t buffers = buffer_bytes == 0 ? 0 : pinned_bytes / buffer_bytes;
   if (buffers < kBuffersMin) {
     return absl::InvalidArgumentError(absl::StrCat(pinned_bytes, " bytes of pinned memory are ",
                                                    buffers, " buffers of ", buffer_bytes,
                                                    " bytes; give at least ", kBuffersMin));
   }
-  std::unique_ptr<DeviceDesk> desk(new DeviceDesk(device, buffers, buffer_bytes));
-  BALLAST_ASSIGN_OR_RETURN(desk->begun_, device->NewEvent());
-  BALLAST_ASSIGN_OR_RETURN(desk->pipeline_,
+  std::unique_ptr<DeviceStaging> staging(new DeviceStaging(device, buffers, buffer_bytes));
+  BALLAST_ASSIGN_OR_RETURN(staging->begun_, device->NewEvent());
+  BALLAST_ASSIGN_OR_RETURN(staging->pipeline_,
                            device::Pipeline::Create(device, {buffers, buffer_bytes}));
-  return desk;
+  return staging;
 }
 
-absl::Status DeviceDesk::FitFrames(size_t frame_bytes) {
+absl::Status DeviceStaging::FitFrames(size_t frame_bytes) {
   if (frame_bytes <= buffer_bytes_) return absl::OkStatus();
   const size_t slab_bytes = buffers_ * buffer_bytes_;
   const size_t buffers = slab_bytes / frame_bytes;
@@ -49,17 +49,17 @@ absl::Status DeviceDesk::FitFrames(size_t frame_bytes) {
   return absl::OkStatus();
 }
 
-absl::Status DeviceDesk::Begin(device::Stream framework) {
+absl::Status DeviceStaging::Begin(device::Stream framework) {
   holds_.clear();
   BALLAST_RETURN_IF_ERROR(device_->Record(framework, begun_));
   return device_->Synchronize(begun_);
 }
 
-absl::Status DeviceDesk::End(device::Stream framework) { return pipeline_->HandOver(framework); }
+absl::Status DeviceStaging::End(device::Stream framework) { return pipeline_->HandOver(framework); }
 
-absl::Status DeviceDesk::EndEarly() { return pipeline_->Drain(); }
+absl::Status DeviceStaging::EndEarly() { return pipeline_->Drain(); }
 
-absl::StatusOr<bool> DeviceDesk::Holds(const void* tensor) {
+absl::StatusOr<bool> DeviceStaging::Holds(const void* tensor) {
   const auto known = holds_.find(tensor);
   if (known != holds_.end()) return known->second;
   BALLAST_ASSIGN_OR_RETURN(const bool holds, device_->Holds(tensor));
@@ -67,7 +67,7 @@ absl::StatusOr<bool> DeviceDesk::Holds(const void* tensor) {
   return holds;
 }
 
-absl::Status DeviceDesk::TakeBack() {
+absl::Status DeviceStaging::TakeBack() {
   std::vector<size_t> back;
   {
     MutexLock lock(&returned_->mu);
@@ -77,13 +77,13 @@ absl::Status DeviceDesk::TakeBack() {
   return absl::OkStatus();
 }
 
-bool DeviceDesk::HasRoom() {
+bool DeviceStaging::HasRoom() {
   if (error_.ok()) error_ = TakeBack();
   return !error_.ok() || taken_ + kBuffersForWeights < buffers_;
 }
 
-absl::StatusOr<size_t> DeviceDesk::Stage(const std::vector<device::Piece>& pieces,
-                                         ::ballast::DType dtype) {
+absl::StatusOr<size_t> DeviceStaging::Stage(const std::vector<device::Piece>& pieces,
+                                            ::ballast::DType dtype) {
   const bool room = HasRoom();
   BALLAST_RETURN_IF_ERROR(error_);
   if (!room) {
@@ -95,12 +95,12 @@ absl::StatusOr<size_t> DeviceDesk::Stage(const std::vector<device::Piece>& piece
   return buffer;
 }
 
-absl::StatusOr<const char*> DeviceDesk::Await(size_t buffer) {
+absl::StatusOr<const char*> DeviceStaging::Await(size_t buffer) {
   BALLAST_ASSIGN_OR_RETURN(const std::span<const std::byte> bytes, pipeline_->Pushed(buffer));
   return reinterpret_cast<const char*>(bytes.data());
 }
 
-std::shared_ptr<const void> DeviceDesk::Lend(size_t buffer, std::shared_ptr<const void> kept) {
+std::shared_ptr<const void> DeviceStaging::Lend(size_t buffer, std::shared_ptr<const void> kept) {
   return {static_cast<const void*>(this),
           [returned = returned_, buffer, kept = std::move(kept)](const void*) {
             MutexLock lock(&returned->mu);
@@ -108,20 +108,20 @@ std::shared_ptr<const void> DeviceDesk::Lend(size_t buffer, std::shared_ptr<cons
           }};
 }
 
-absl::Status DeviceDesk::Drop(size_t buffer) {
+absl::Status DeviceStaging::Drop(size_t buffer) {
   --taken_;
   return pipeline_->Release(buffer);
 }
 
-absl::StatusOr<device::Pipeline::Room> DeviceDesk::Take() {
+absl::StatusOr<device::Pipeline::Room> DeviceStaging::Take() {
   BALLAST_RETURN_IF_ERROR(TakeBack());
   BALLAST_ASSIGN_OR_RETURN(const device::Pipeline::Room room, pipeline_->Take());
   ++taken_;
   return room;
 }
 
-absl::Status DeviceDesk::Land(size_t buffer, const std::vector<device::Piece>& pieces,
-                              ::ballast::DType dtype) {
+absl::Status DeviceStaging::Land(size_t buffer, const std::vector<device::Piece>& pieces,
+                                 ::ballast::DType dtype) {
   BALLAST_RETURN_IF_ERROR(pipeline_->Pull(buffer, begun_, {pieces, dtype, dtype, nullptr}));
   --taken_;
   return absl::OkStatus();
