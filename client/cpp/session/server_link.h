@@ -18,7 +18,7 @@
 #include "client/cpp/job/job_view.h"
 #include "client/cpp/session/reconnect.h"
 #include "client/cpp/session/server_share.h"
-#include "client/cpp/transport/handshake_desk.h"
+#include "client/cpp/transport/handshake_diagnosis.h"
 #include "client/cpp/transport/link.h"
 
 namespace ballast::client {
@@ -102,8 +102,8 @@ class ServerLink final : private LinkHandler {
   void LogUnheardLeave() const;
 
   absl::Status Lost(absl::string_view how) const;  // UNAVAILABLE SERVER_LOST
-  HandshakeDesk& handshake() { return handshake_; }
-  const HandshakeDesk& handshake() const { return handshake_; }
+  HandshakeDiagnosis& handshake() { return handshake_; }
+  const HandshakeDiagnosis& handshake() const { return handshake_; }
   absl::Status Broke(absl::string_view what) const;  // INTERNAL BAD_FRAME
   // DATA_LOSS STATE_LOST: the server has had nothing of the job for that long; 0: just now.
   absl::Status StateLost(std::chrono::nanoseconds away) const;
@@ -127,7 +127,7 @@ class ServerLink final : private LinkHandler {
   Owner* const owner_;
   ServerShare share_;
   Reconnect reconnect_;
-  HandshakeDesk handshake_;
+  HandshakeDiagnosis handshake_;
   std::unique_ptr<Link> link_;       // null between two tries to reach the server
   std::deque<std::string> control_;  // goes out before any frame
   State state_;

@@ -13,9 +13,9 @@
 
 namespace ballast::client {
 
-class HandshakeDesk {
+class HandshakeDiagnosis {
  public:
-  HandshakeDesk(std::string address, Transport* transport)
+  HandshakeDiagnosis(std::string address, Transport* transport)
       : address_(std::move(address)), transport_(transport) {}
 
   // A link has ended with `status`, not a server's own. Asks after every third one without a cause.

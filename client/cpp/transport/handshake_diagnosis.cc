@@ -1,4 +1,4 @@
-#include "client/cpp/transport/handshake_desk.h"
+#include "client/cpp/transport/handshake_diagnosis.h"
 
 #include <utility>
 
@@ -13,7 +13,7 @@ constexpr int kTriesToAsk = 3;
 
 }  // namespace
 
-std::string HandshakeDesk::OnClosed(const absl::Status& status) {
+std::string HandshakeDiagnosis::OnClosed(const absl::Status& status) {
   if (status.ok()) return "closed the stream";
   const bool unreached = status.code() == absl::StatusCode::kUnavailable &&
                          !status.GetPayload(kErrorDetailTypeUrl).has_value();
@@ -25,22 +25,22 @@ std::string HandshakeDesk::OnClosed(const absl::Status& status) {
   return absl::StrCat("is gone: ", cause_);
 }
 
-std::string HandshakeDesk::Silent() const {
+std::string HandshakeDiagnosis::Silent() const {
   return cause_.empty() ? "is not responding" : absl::StrCat("is not responding: ", cause_);
 }
 
-void HandshakeDesk::OnSilence() {
+void HandshakeDiagnosis::OnSilence() {
   if (!asked_) Ask();
 }
 
-void HandshakeDesk::OnBack() {
+void HandshakeDiagnosis::OnBack() {
   asked_ = false;
   silent_tries_ = 0;
   question_.reset();
   cause_.clear();
 }
 
-void HandshakeDesk::Ask() {
+void HandshakeDiagnosis::Ask() {
   if (question_ != nullptr) return;
   asked_ = true;
   question_ = transport_->Explain(address_, [this](std::string why) {
