@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "ballast/v1/admin.pb.h"
-#include "client/cpp/attach/away_teller.h"
+#include "client/cpp/attach/outage_reporter.h"
 #include "client/cpp/job/attach.h"
 #include "client/cpp/session/retry.h"
 #include "client/cpp/transport/unary_call.h"
@@ -56,7 +56,7 @@ class HomeSearch {
   HomeSearch(const JobOptions& options, ChannelFactory* channels, v1::AttachRequest request)
       : options_(options),
         channels_(channels),
-        teller_(options),
+        outage_(options),
         request_(std::move(request)),
         resuming_(MayResume(options)),
         deadline_(SteadyClock::now() + options.attach_timeout),
@@ -68,7 +68,7 @@ class HomeSearch {
       for (const std::string& endpoint : options_.endpoints) {
         v1::AttachReply reply;
         const absl::Status status = FollowRedirects(endpoint, &reply);
-        if (status.ok()) teller_.OnBack(SteadyClock::now());
+        if (status.ok()) outage_.OnBack(SteadyClock::now());
         if (status.ok()) return reply;
         if (!IsTransient(status, resuming_)) return WithReason(status);
         last_error_ = absl::StrCat(endpoint, ": ", ToText(status.message()));
@@ -101,10 +101,10 @@ class HomeSearch {
                            "attaching was stopped by the caller");
     }
     WatchCall();
-    teller_.TellWhatIsDue(SteadyClock::now());
+    outage_.ReportIfDue(SteadyClock::now());
     if (SteadyClock::now() >= next_log_) {
       next_log_ += kLogInterval;
-      if (!teller_.away()) {
+      if (!outage_.away()) {
         BALLAST_LOG(INFO, LogField("job", options_.job), LogField("slot", options_.slot))
             << "still attaching, " << Left().count() / 1000
             << " s left: waiting for the other trainers";
@@ -118,8 +118,8 @@ class HomeSearch {
     if (channel_ == nullptr) return;
     const SteadyClock::time_point now = SteadyClock::now();
     if (channel_->GetState(/*try_to_connect=*/false) != GRPC_CHANNEL_READY) {
-      if (!teller_.away()) {
-        teller_.OnAway(call_began_, IdOf(address_), address_, "it does not answer");
+      if (!outage_.away()) {
+        outage_.OnAway(call_began_, IdOf(address_), address_, "it does not answer");
       }
     } else if (now >= ask_at_) {
       ask_at_ = now + Scaled(kAskInterval);
@@ -135,7 +135,7 @@ class HomeSearch {
     const absl::Status status =
         CallUnary(channel_, method::kJobStatus, request, kAskTimeout, nullptr, &home);
     if (status.code() == absl::StatusCode::kUnimplemented) return AskOlderHome();
-    if (!status.ok() || home.away().empty()) return teller_.OnBack(SteadyClock::now());
+    if (!status.ok() || home.away().empty()) return outage_.OnBack(SteadyClock::now());
     TellAway(home.server(), home.away(0).id(), home.away(0).address());
   }
 
@@ -146,19 +146,19 @@ class HomeSearch {
         CallUnary(channel_, method::kAdminStatus, v1::StatusRequest(), kAskTimeout, nullptr, &home);
     const auto lost = std::find_if(home.peers().begin(), home.peers().end(),
                                    [](const v1::PeerStatus& peer) { return !peer.reachable(); });
-    if (!status.ok() || lost == home.peers().end()) return teller_.OnBack(SteadyClock::now());
+    if (!status.ok() || lost == home.peers().end()) return outage_.OnBack(SteadyClock::now());
     TellAway(home.id(), lost->id(), lost->address());
   }
 
   void TellAway(uint32_t home, uint32_t lost, const std::string& address) {
-    teller_.OnAway(call_began_, lost, address, absl::StrCat("server ", home, " cannot reach it"));
+    outage_.OnAway(call_began_, lost, address, absl::StrCat("server ", home, " cannot reach it"));
   }
 
   // After a failed try: notes the server named by the error, or else the server asked.
   void NoteAway(const absl::Status& status) {
     const ErrorFields fields = FieldsOf(status);
     const bool named = fields.server >= 0;
-    teller_.OnAway(SteadyClock::now(),
+    outage_.OnAway(SteadyClock::now(),
                    named ? static_cast<uint32_t>(fields.server) : IdOf(address_),
                    named ? fields.address : address_, ToText(status.message()));
   }
@@ -242,7 +242,7 @@ class HomeSearch {
 
   const JobOptions& options_;
   ChannelFactory* const channels_;
-  AwayTeller teller_;
+  OutageReporter outage_;
   v1::AttachRequest request_;
   const bool resuming_;
   const SteadyClock::time_point deadline_;

@@ -11,12 +11,12 @@
 
 namespace ballast::client {
 
-class AwayTeller {
+class OutageReporter {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
   // Uses `options`, whose time_scale stretches the times, as long as it lives.
-  explicit AwayTeller(const JobOptions& options) : options_(options) {}
+  explicit OutageReporter(const JobOptions& options) : options_(options) {}
 
   bool away() const { return away_; }
 
@@ -27,7 +27,7 @@ class AwayTeller {
   // The attach waits for no server any more.
   void OnBack(Time now);
   // Reports a wait when due. To be called often.
-  void TellWhatIsDue(Time now);
+  void ReportIfDue(Time now);
 
  private:
   void Tell(Pause::Kind kind, Time now) const;

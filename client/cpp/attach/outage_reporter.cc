@@ -1,4 +1,4 @@
-#include "client/cpp/attach/away_teller.h"
+#include "client/cpp/attach/outage_reporter.h"
 
 #include <utility>
 
@@ -12,8 +12,8 @@ constexpr std::chrono::milliseconds kTellInterval{5000};
 
 }  // namespace
 
-void AwayTeller::OnAway(Time since, uint32_t server, const std::string& address,
-                        const std::string& why) {
+void OutageReporter::OnAway(Time since, uint32_t server, const std::string& address,
+                            const std::string& why) {
   if (!std::exchange(away_, true)) {
     since_ = since;
     tell_at_ = since + Scaled(kTellAfter);
@@ -23,17 +23,17 @@ void AwayTeller::OnAway(Time since, uint32_t server, const std::string& address,
   why_ = why;
 }
 
-void AwayTeller::OnBack(Time now) {
+void OutageReporter::OnBack(Time now) {
   if (std::exchange(away_, false) && std::exchange(told_, false)) Tell(Pause::Kind::kBack, now);
 }
 
-void AwayTeller::TellWhatIsDue(Time now) {
+void OutageReporter::ReportIfDue(Time now) {
   if (!away_ || now < tell_at_) return;
   tell_at_ = now + Scaled(kTellInterval);
   Tell(std::exchange(told_, true) ? Pause::Kind::kWaiting : Pause::Kind::kLost, now);
 }
 
-void AwayTeller::Tell(Pause::Kind kind, Time now) const {
+void OutageReporter::Tell(Pause::Kind kind, Time now) const {
   Pause pause;
   pause.kind = kind;
   pause.server = server_;
@@ -46,7 +46,7 @@ void AwayTeller::Tell(Pause::Kind kind, Time now) const {
       << " for the state server at " << address_ << ": " << why_;
 }
 
-AwayTeller::Time::duration AwayTeller::Scaled(std::chrono::milliseconds time) const {
+OutageReporter::Time::duration OutageReporter::Scaled(std::chrono::milliseconds time) const {
   return std::chrono::duration_cast<Time::duration>(time * options_.time_scale);
 }
 
