@@ -14,12 +14,12 @@ namespace {
 
 constexpr std::chrono::microseconds kSpinTime{50};
 
-// The user's side of a stream; what gRPC still works on goes to `remains`.
+// The user's side of a stream; what gRPC still works on goes to `orphaned`.
 class GrpcLink final : public Link {
  public:
-  GrpcLink(std::unique_ptr<Stream> stream, Remains* remains)
-      : stream_(std::move(stream)), remains_(remains) {}
-  ~GrpcLink() override { remains_->Take(std::move(stream_)); }
+  GrpcLink(std::unique_ptr<Stream> stream, OrphanedOperations* orphaned)
+      : stream_(std::move(stream)), orphaned_(orphaned) {}
+  ~GrpcLink() override { orphaned_->Take(std::move(stream_)); }
 
   void Kick() override { stream_->Kick(); }
   void HalfClose() override { stream_->HalfClose(); }
@@ -28,20 +28,20 @@ class GrpcLink final : public Link {
 
  private:
   std::unique_ptr<Stream> stream_;
-  Remains* const remains_;
+  OrphanedOperations* const orphaned_;
 };
 
 class GrpcCall final : public Call {
  public:
-  explicit GrpcCall(Remains* remains) : remains_(remains) {}
-  ~GrpcCall() override { remains_->Take(std::move(call_)); }
+  explicit GrpcCall(OrphanedOperations* orphaned) : orphaned_(orphaned) {}
+  ~GrpcCall() override { orphaned_->Take(std::move(call_)); }
 
   void Hold(std::unique_ptr<AsyncCall> call) { call_ = std::move(call); }
   absl::StatusOr<Payload> Take() const { return call_->Take(); }
 
  private:
   std::unique_ptr<AsyncCall> call_;
-  Remains* const remains_;
+  OrphanedOperations* const orphaned_;
 };
 
 // An alarm that can be moved: a cancelled one comes as an event, and is set again there.
@@ -97,15 +97,15 @@ class Clockwork final : public Operation, public CompletionTag {
 
 class GrpcTimer final : public Timer {
  public:
-  GrpcTimer(std::unique_ptr<Clockwork> clockwork, Remains* remains)
-      : clockwork_(std::move(clockwork)), remains_(remains) {}
-  ~GrpcTimer() override { remains_->Take(std::move(clockwork_)); }
+  GrpcTimer(std::unique_ptr<Clockwork> clockwork, OrphanedOperations* orphaned)
+      : clockwork_(std::move(clockwork)), orphaned_(orphaned) {}
+  ~GrpcTimer() override { orphaned_->Take(std::move(clockwork_)); }
 
   void Set(Time due) override { clockwork_->Set(due); }
 
  private:
   std::unique_ptr<Clockwork> clockwork_;
-  Remains* const remains_;
+  OrphanedOperations* const orphaned_;
 };
 
 // A question about a handshake. Asker and answerer share the callback, which is empty once it has
@@ -123,7 +123,7 @@ class HandshakeCall final : public Call {
 
 }  // namespace
 
-Remains::Operations Remains::TakeEnded() {
+OrphanedOperations::Operations OrphanedOperations::TakeEnded() {
   Operations ended;
   const auto first_ended = std::partition(
       operations_.begin(), operations_.end(),
@@ -154,13 +154,13 @@ std::unique_ptr<Link> GrpcTransport::Open(const LinkTarget& target, LinkHandler*
   options.copied_bytes = &copied_bytes_;
   auto stream = std::make_unique<Stream>(std::move(options), handler);
   stream->Start();
-  return std::make_unique<GrpcLink>(std::move(stream), &remains_);
+  return std::make_unique<GrpcLink>(std::move(stream), &orphaned_);
 }
 
 std::unique_ptr<Call> GrpcTransport::Start(const CallTarget& target,
                                            const google::protobuf::MessageLite& request,
                                            Answer answer) {
-  auto call = std::make_unique<GrpcCall>(&remains_);
+  auto call = std::make_unique<GrpcCall>(&orphaned_);
   auto done = [call = call.get(), answer = std::move(answer)] { answer(call->Take()); };
   call->Hold(std::make_unique<AsyncCall>(channels_->Make(target.address, time_scale_),
                                          target.method, request, target.timeout, &queue_,
@@ -183,17 +183,17 @@ std::unique_ptr<Call> GrpcTransport::Explain(const std::string& address,
 
 std::unique_ptr<Timer> GrpcTransport::MakeTimer(std::function<void()> fire) {
   return std::make_unique<GrpcTimer>(std::make_unique<Clockwork>(std::move(fire), &queue_),
-                                     &remains_);
+                                     &orphaned_);
 }
 
 bool GrpcTransport::AwaitEnded(Time deadline) {
-  Remains::Operations ended;  // Destroyed without the lock.
+  OrphanedOperations::Operations ended;  // Destroyed without the lock.
   MutexLock lock(mu_);
   while (true) {
-    for (std::unique_ptr<Operation>& operation : remains_.TakeEnded()) {
+    for (std::unique_ptr<Operation>& operation : orphaned_.TakeEnded()) {
       ended.push_back(std::move(operation));
     }
-    if (remains_.empty()) return true;
+    if (orphaned_.empty()) return true;
     if (deadline == Time::max()) {
       ended_.Wait(mu_);
       continue;
@@ -227,10 +227,10 @@ void GrpcTransport::RunQueue() {
   void* tag = nullptr;
   bool ok = false;
   while (NextEvent(&tag, &ok)) {
-    Remains::Operations ended;  // Destroyed without the lock.
+    OrphanedOperations::Operations ended;  // Destroyed without the lock.
     MutexLock lock(mu_);
     static_cast<CompletionTag*>(tag)->OnEvent(ok);
-    ended = remains_.TakeEnded();
+    ended = orphaned_.TakeEnded();
     if (!ended.empty()) ended_.NotifyAll();
   }
 }

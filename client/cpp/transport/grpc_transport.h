@@ -11,7 +11,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "client/cpp/transport/link.h"
-#include "client/cpp/transport/remains.h"
+#include "client/cpp/transport/orphaned_operations.h"
 #include "common/base/sync.h"
 #include "common/threads/thread_executor.h"
 #include "grpcpp/completion_queue.h"
@@ -45,7 +45,7 @@ class GrpcTransport final : public Transport {
   const std::shared_ptr<ChannelFactory> channels_;  // of the client, shared by its connections
   const double time_scale_;
   CondVar ended_;
-  Remains remains_;
+  OrphanedOperations orphaned_;
   uint64_t copied_bytes_ = 0;
   grpc::CompletionQueue queue_;
   std::thread thread_;

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "client/cpp/transport/link.h"
-#include "client/cpp/transport/remains.h"
+#include "client/cpp/transport/orphaned_operations.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/completion_queue.h"

@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/cpp/transport/remains.h"
+#include "client/cpp/transport/orphaned_operations.h"
 #include "client/cpp/transport/stream.h"
 #include "common/bytes/payload.h"
 #include "google/protobuf/message_lite.h"

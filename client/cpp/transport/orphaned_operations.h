@@ -20,7 +20,7 @@ class Operation {
   virtual bool ended() const = 0;
 };
 
-class Remains {
+class OrphanedOperations {
  public:
   using Operations = std::vector<std::unique_ptr<Operation>>;
 
