@@ -25,7 +25,7 @@ namespace ballast::client {
 
 class FrameIo {
  public:
-  // `job`, `lease` and `device` outlive the desk. `device` is null when all tensors are the host's.
+  // `job`, `lease` and `device` outlive the object. `device`: null if all tensors are the host's.
   FrameIo(const JobView* job, BufferLease* lease, DeviceStaging* device)
       : job_(job), lease_(lease), device_(device) {}
 
