@@ -17,7 +17,7 @@
 namespace ballast::collective {
 
 // Where a call belongs; for the texts of errors.
-struct Place {
+struct BucketId {
   uint64_t round = 0;
   uint32_t bucket = 0;
 };
@@ -39,12 +39,12 @@ class Collective {
   // Adds `bucket`, world x `count` elements, of all ranks; part `rank` of the sum goes to `share`,
   // `count` elements. The two do not overlap. Sums are formed in `dtype`; in which order, the
   // implementation says.
-  virtual absl::Status ReduceScatter(Place place, DType dtype, const void* bucket, void* share,
+  virtual absl::Status ReduceScatter(BucketId id, DType dtype, const void* bucket, void* share,
                                      size_t count) = 0;
 
   // Puts every rank's `share`, `bytes` bytes, into its part of `bucket`, world x `bytes`. The two
   // do not overlap. Bits stay as they are.
-  virtual absl::Status AllGather(Place place, const void* share, void* bucket, size_t bytes) = 0;
+  virtual absl::Status AllGather(BucketId id, const void* share, void* bucket, size_t bytes) = 0;
 
   // Ends the call under way and all later ones with `why`, which is not OK. Only the first counts.
   virtual void Abort(absl::Status why) = 0;

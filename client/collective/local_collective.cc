@@ -36,7 +36,7 @@ class LocalCollective final : public Collective {
   uint32_t rank() const override { return rank_; }
   uint32_t world() const override { return group_->world_; }
 
-  absl::Status ReduceScatter(Place place, DType dtype, const void* bucket, void* share,
+  absl::Status ReduceScatter(BucketId id, DType dtype, const void* bucket, void* share,
                              size_t count) override {
     const auto form = [&](const std::vector<const void*>& buckets) {
       const size_t first = rank_ * count;
@@ -44,7 +44,7 @@ class LocalCollective final : public Collective {
       if (dtype == DType::kBF16) AddParts<device::BF16>(buckets, first, count, share);
       if (dtype == DType::kF16) AddParts<device::F16>(buckets, first, count, share);
     };
-    const std::string where = InBucket("reduce-scatter", place);
+    const std::string where = InBucket("reduce-scatter", id);
     if (DTypeBytes(dtype) == 0) {
       return group_->EndWith(absl::InvalidArgumentError(absl::StrCat(where, ": no dtype")));
     }
@@ -52,13 +52,13 @@ class LocalCollective final : public Collective {
         rank_, {where, absl::StrCat(where, ", ", count, " ", DTypeName(dtype)), bucket, form});
   }
 
-  absl::Status AllGather(Place place, const void* share, void* bucket, size_t bytes) override {
+  absl::Status AllGather(BucketId id, const void* share, void* bucket, size_t bytes) override {
     const auto form = [&](const std::vector<const void*>& shares) {
       for (size_t rank = 0; rank < shares.size() && bytes > 0; ++rank) {
         std::memcpy(static_cast<std::byte*>(bucket) + rank * bytes, shares[rank], bytes);
       }
     };
-    const std::string where = InBucket("all-gather", place);
+    const std::string where = InBucket("all-gather", id);
     return group_->Run(rank_, {where, absl::StrCat(where, ", ", bytes, " bytes"), share, form});
   }
 

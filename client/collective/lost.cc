@@ -13,8 +13,8 @@ std::string Names(const std::vector<uint32_t>& ranks) {
 
 }  // namespace
 
-std::string InBucket(const char* call, Place place) {
-  return absl::StrCat(call, " of bucket ", place.bucket, " of round ", place.round);
+std::string InBucket(const char* call, BucketId id) {
+  return absl::StrCat(call, " of bucket ", id.bucket, " of round ", id.round);
 }
 
 absl::Status Late(const std::vector<uint32_t>& ranks, uint64_t epoch,

@@ -14,7 +14,7 @@
 namespace ballast::collective {
 
 // "reduce-scatter of bucket 7 of round 812".
-std::string InBucket(const char* call, Place place);
+std::string InBucket(const char* call, BucketId id);
 
 // UNAVAILABLE: "rank 3 of epoch 12 did not arrive within 60 s (in ...)"; "a rank" where `ranks` is
 // empty.

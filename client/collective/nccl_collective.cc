@@ -69,22 +69,22 @@ NcclCollective::~NcclCollective() {
   if (comm_ != nullptr) comms_->End(comm_);
 }
 
-absl::Status NcclCollective::ReduceScatter(Place place, DType dtype, const void* bucket,
+absl::Status NcclCollective::ReduceScatter(BucketId id, DType dtype, const void* bucket,
                                            void* share, size_t count) {
   const nccl::Functions& nccl = comms_->library().functions();
   if (DTypeBytes(dtype) == 0) {
-    const std::string where = InBucket("reduce-scatter", place);
+    const std::string where = InBucket("reduce-scatter", id);
     return Fail(where, config_.clock->Now(),
                 absl::InvalidArgumentError(absl::StrCat(where, ": no dtype")));
   }
-  return Call(InBucket("reduce-scatter", place), [&](nccl::Comm comm, void* stream) {
+  return Call(InBucket("reduce-scatter", id), [&](nccl::Comm comm, void* stream) {
     return nccl.reduce_scatter(bucket, share, count, NumberOf(dtype), nccl::kSum, comm, stream);
   });
 }
 
-absl::Status NcclCollective::AllGather(Place place, const void* share, void* bucket, size_t bytes) {
+absl::Status NcclCollective::AllGather(BucketId id, const void* share, void* bucket, size_t bytes) {
   const nccl::Functions& nccl = comms_->library().functions();
-  return Call(InBucket("all-gather", place), [&](nccl::Comm comm, void* stream) {
+  return Call(InBucket("all-gather", id), [&](nccl::Comm comm, void* stream) {
     return nccl.all_gather(share, bucket, bytes, nccl::kUint8, comm, stream);
   });
 }

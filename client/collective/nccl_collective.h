@@ -53,9 +53,9 @@ class NcclCollective final : public Collective {
 
   uint32_t rank() const override { return config_.rank; }
   uint32_t world() const override { return config_.world; }
-  absl::Status ReduceScatter(Place place, DType dtype, const void* bucket, void* share,
+  absl::Status ReduceScatter(BucketId id, DType dtype, const void* bucket, void* share,
                              size_t count) override;
-  absl::Status AllGather(Place place, const void* share, void* bucket, size_t bytes) override;
+  absl::Status AllGather(BucketId id, const void* share, void* bucket, size_t bytes) override;
   void Abort(absl::Status why) override;
 
  private:
