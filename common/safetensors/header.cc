@@ -32,7 +32,7 @@ class HeaderVisitor : public JsonVisitor {
 
  private:
   // Where in the text the next event is.
-  enum class Place : uint8_t { kStart, kTop, kMetadata, kTensor, kShape, kOffsets, kEnd };
+  enum class Section : uint8_t { kStart, kTop, kMetadata, kTensor, kShape, kOffsets, kEnd };
   // The fields of a tensor; bits.
   enum Field : uint8_t { kNone = 0, kDtype = 1, kShapeField = 2, kOffsetsField = 4, kAll = 7 };
 
@@ -46,7 +46,7 @@ class HeaderVisitor : public JsonVisitor {
 
   const SafetensorsLimits limits_;
   SafetensorsHeader header_;
-  Place place_ = Place::kStart;
+  Section section_ = Section::kStart;
   bool has_metadata_ = false;
   std::string key_;      // of kMetadata, and of kTop until the value has begun
   TensorEntry tensor_;   // of kTensor and below
@@ -56,32 +56,32 @@ class HeaderVisitor : public JsonVisitor {
 };
 
 absl::Status HeaderVisitor::Wrong(absl::string_view text) const {
-  const bool metadata =
-      place_ == Place::kMetadata || (place_ == Place::kTop && key_ == kSafetensorsMetadataKey);
+  const bool metadata = section_ == Section::kMetadata ||
+                        (section_ == Section::kTop && key_ == kSafetensorsMetadataKey);
   const std::string where = metadata ? std::string(kSafetensorsMetadataKey)
-                            : place_ == Place::kStart
+                            : section_ == Section::kStart
                                 ? std::string("header")
                                 : absl::StrCat("tensor ", Quoted(tensor_.name));
   return absl::InvalidArgumentError(absl::StrCat(where, ": ", text));
 }
 
 std::string HeaderVisitor::Expected() const {
-  switch (place_) {
-    case Place::kTop:
+  switch (section_) {
+    case Section::kTop:
       return key_ == kSafetensorsMetadataKey ? "an object of strings"
                                              : "an object with dtype, shape and data_offsets";
-    case Place::kMetadata:
+    case Section::kMetadata:
       return absl::StrCat("a string, the value of ", Quoted(key_), ",");
-    case Place::kTensor:
+    case Section::kTensor:
       return field_ == kDtype        ? "a string, the dtype,"
              : field_ == kShapeField ? "an array, the shape,"
                                      : "an array, the data_offsets,";
-    case Place::kShape:
+    case Section::kShape:
       return "a dimension, a whole number from 0 to 2^64-1,";
-    case Place::kOffsets:
+    case Section::kOffsets:
       return "an offset, a whole number from 0 to 2^64-1,";
-    case Place::kStart:
-    case Place::kEnd:
+    case Section::kStart:
+    case Section::kEnd:
       break;
   }
   return "an object";
@@ -90,7 +90,7 @@ std::string HeaderVisitor::Expected() const {
 absl::Status HeaderVisitor::Misplaced(absl::string_view shown) const {
   // A writer that calls a tensor "__metadata__" puts these fields here.
   const bool like_tensor =
-      place_ == Place::kMetadata && (key_ == "shape" || key_ == "data_offsets");
+      section_ == Section::kMetadata && (key_ == "shape" || key_ == "data_offsets");
   return Wrong(absl::StrCat(shown, " stands where ", Expected(), " belongs",
                             like_tensor ? "; no tensor can be called so: give it another name and "
                                           "write the file again"
@@ -98,13 +98,13 @@ absl::Status HeaderVisitor::Misplaced(absl::string_view shown) const {
 }
 
 absl::Status HeaderVisitor::BeginObject() {
-  if (place_ == Place::kStart) {
-    place_ = Place::kTop;
+  if (section_ == Section::kStart) {
+    section_ = Section::kTop;
     return absl::OkStatus();
   }
-  if (place_ != Place::kTop) return Misplaced("an object");
+  if (section_ != Section::kTop) return Misplaced("an object");
   if (key_ != kSafetensorsMetadataKey) return BeginTensor();
-  place_ = Place::kMetadata;
+  section_ = Section::kMetadata;
   if (std::exchange(has_metadata_, true)) return Wrong("the key stands there twice");
   return absl::OkStatus();
 }
@@ -114,15 +114,15 @@ absl::Status HeaderVisitor::BeginTensor() {
     return Wrong(absl::StrCat("the header has more than ", limits_.tensors,
                               " tensors, the limit; spread them over several files"));
   }
-  place_ = Place::kTensor;
+  section_ = Section::kTensor;
   fields_ = 0;
   offsets_ = 0;
   return absl::OkStatus();
 }
 
 absl::Status HeaderVisitor::EndObject() {
-  if (place_ == Place::kTensor) return EndTensor();
-  place_ = place_ == Place::kMetadata ? Place::kTop : Place::kEnd;
+  if (section_ == Section::kTensor) return EndTensor();
+  section_ = section_ == Section::kMetadata ? Section::kTop : Section::kEnd;
   return absl::OkStatus();
 }
 
@@ -144,30 +144,30 @@ absl::Status HeaderVisitor::EndTensor() {
                               SafeDTypeName(tensor_.dtype), " takes ", *bytes));
   }
   header_.tensors.push_back(std::exchange(tensor_, {}));
-  place_ = Place::kTop;
+  section_ = Section::kTop;
   return absl::OkStatus();
 }
 
 absl::Status HeaderVisitor::BeginArray() {
   const bool shape = field_ == kShapeField;
-  if (place_ != Place::kTensor || (!shape && field_ != kOffsetsField)) {
+  if (section_ != Section::kTensor || (!shape && field_ != kOffsetsField)) {
     return Misplaced("an array");
   }
-  place_ = shape ? Place::kShape : Place::kOffsets;
+  section_ = shape ? Section::kShape : Section::kOffsets;
   return absl::OkStatus();
 }
 
 absl::Status HeaderVisitor::EndArray() {
-  if (place_ == Place::kOffsets && offsets_ != 2) {
+  if (section_ == Section::kOffsets && offsets_ != 2) {
     return Wrong(absl::StrCat("data_offsets holds ", offsets_, " numbers instead of 2"));
   }
-  place_ = Place::kTensor;
+  section_ = Section::kTensor;
   return absl::OkStatus();
 }
 
 absl::Status HeaderVisitor::Key(absl::string_view key) {
-  if (place_ == Place::kTensor) return KeyOfTensor(key);
-  if (place_ == Place::kMetadata) return KeyOfMetadata(key);
+  if (section_ == Section::kTensor) return KeyOfTensor(key);
+  if (section_ == Section::kMetadata) return KeyOfMetadata(key);
   BALLAST_RETURN_IF_ERROR(internal::CheckSafetensorsName("tensor", key, limits_));
   key_ = std::string(key);
   tensor_.name = key_;
@@ -195,7 +195,7 @@ absl::Status HeaderVisitor::KeyOfMetadata(absl::string_view key) {
 }
 
 absl::Status HeaderVisitor::String(absl::string_view value) {
-  if (place_ == Place::kMetadata) {
+  if (section_ == Section::kMetadata) {
     if (header_.metadata.size() >= limits_.metadata_entries) {
       return Wrong(absl::StrCat("has more than ", limits_.metadata_entries, " keys, the limit"));
     }
@@ -204,7 +204,7 @@ absl::Status HeaderVisitor::String(absl::string_view value) {
     }
     return absl::OkStatus();
   }
-  if (place_ != Place::kTensor || field_ != kDtype) return Misplaced(Quoted(value));
+  if (section_ != Section::kTensor || field_ != kDtype) return Misplaced(Quoted(value));
   const absl::StatusOr<SafeDType> dtype = ParseSafeDType(value);
   if (!dtype.ok()) {
     return absl::Status(dtype.status().code(), absl::StrCat("tensor ", Quoted(tensor_.name), ": ",
@@ -215,14 +215,14 @@ absl::Status HeaderVisitor::String(absl::string_view value) {
 }
 
 absl::Status HeaderVisitor::Number(uint64_t value) {
-  if (place_ == Place::kShape) {
+  if (section_ == Section::kShape) {
     if (tensor_.shape.size() >= limits_.rank) {
       return Wrong(absl::StrCat("has more than ", limits_.rank, " dimensions, the limit"));
     }
     tensor_.shape.push_back(value);
     return absl::OkStatus();
   }
-  if (place_ != Place::kOffsets) return Misplaced(absl::StrCat(value));
+  if (section_ != Section::kOffsets) return Misplaced(absl::StrCat(value));
   if (offsets_ == 2) return Wrong("data_offsets holds more than 2 numbers");
   (offsets_++ == 0 ? tensor_.begin : tensor_.end) = value;
   return absl::OkStatus();

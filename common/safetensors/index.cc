@@ -55,15 +55,15 @@ class IndexVisitor : public JsonVisitor {
   }
 
  private:
-  enum class Place : uint8_t { kStart, kTop, kMetadata, kFiles };
+  enum class Section : uint8_t { kStart, kTop, kMetadata, kFiles };
 
   absl::Status AddMetadataKey();
   absl::Status Misplaced(absl::string_view shown) const;
-  bool AtTotal() const { return place_ == Place::kMetadata && key_ == kTotal; }
+  bool AtTotal() const { return section_ == Section::kMetadata && key_ == kTotal; }
 
   const SafetensorsLimits limits_;
   SafetensorsIndex index_;
-  Place place_ = Place::kStart;
+  Section section_ = Section::kStart;
   bool has_metadata_ = false;
   bool has_files_ = false;
   std::string key_;
@@ -71,16 +71,16 @@ class IndexVisitor : public JsonVisitor {
 };
 
 absl::Status IndexVisitor::Misplaced(absl::string_view shown) const {
-  switch (place_) {
-    case Place::kStart:
+  switch (section_) {
+    case Section::kStart:
       return Wrong("index", absl::StrCat(shown, " stands where an object belongs"));
-    case Place::kTop:
+    case Section::kTop:
       return Wrong(key_, absl::StrCat(shown, " stands where an object belongs"));
-    case Place::kMetadata:
+    case Section::kMetadata:
       return Wrong(absl::StrCat("metadata key ", Quoted(key_)),
                    AtTotal() ? absl::StrCat(shown, " is no whole number from 0 to 2^64-1")
                              : absl::StrCat(shown, " stands where a plain value belongs"));
-    case Place::kFiles:
+    case Section::kFiles:
       break;
   }
   return Wrong(absl::StrCat("tensor ", Quoted(key_)),
@@ -88,36 +88,36 @@ absl::Status IndexVisitor::Misplaced(absl::string_view shown) const {
 }
 
 absl::Status IndexVisitor::BeginObject() {
-  if (place_ == Place::kStart) {
-    place_ = Place::kTop;
+  if (section_ == Section::kStart) {
+    section_ = Section::kTop;
     return absl::OkStatus();
   }
-  if (place_ != Place::kTop) return Misplaced("an object");
+  if (section_ != Section::kTop) return Misplaced("an object");
   const bool files = key_ == "weight_map";
   if (std::exchange(files ? has_files_ : has_metadata_, true)) {
     return Wrong(key_, "the key stands there twice");
   }
-  place_ = files ? Place::kFiles : Place::kMetadata;
+  section_ = files ? Section::kFiles : Section::kMetadata;
   return absl::OkStatus();
 }
 
 absl::Status IndexVisitor::EndObject() {
-  place_ = Place::kTop;
+  section_ = Section::kTop;
   return absl::OkStatus();
 }
 
 absl::Status IndexVisitor::Key(absl::string_view key) {
-  if (place_ == Place::kTop) {
+  if (section_ == Section::kTop) {
     if (key != "metadata" && key != "weight_map") {
       return Wrong("index", absl::StrCat("unknown key ", Quoted(key),
                                          "; the keys are metadata and weight_map"));
     }
   } else {
     BALLAST_RETURN_IF_ERROR(internal::CheckSafetensorsName(
-        place_ == Place::kFiles ? "tensor" : "metadata key", key, limits_));
+        section_ == Section::kFiles ? "tensor" : "metadata key", key, limits_));
   }
   key_ = std::string(key);
-  return place_ == Place::kMetadata ? AddMetadataKey() : absl::OkStatus();
+  return section_ == Section::kMetadata ? AddMetadataKey() : absl::OkStatus();
 }
 
 absl::Status IndexVisitor::AddMetadataKey() {
@@ -130,10 +130,10 @@ absl::Status IndexVisitor::AddMetadataKey() {
 }
 
 absl::Status IndexVisitor::String(absl::string_view value) {
-  if (place_ == Place::kStart || place_ == Place::kTop || AtTotal()) {
+  if (section_ == Section::kStart || section_ == Section::kTop || AtTotal()) {
     return Misplaced(Quoted(value));
   }
-  if (place_ == Place::kMetadata) {
+  if (section_ == Section::kMetadata) {
     index_.metadata.emplace(key_, std::string(value));
     return absl::OkStatus();
   }
@@ -160,7 +160,7 @@ absl::Status IndexVisitor::Other(absl::string_view shown) {
       return Number(*total);
     }
   }
-  if (place_ != Place::kMetadata || AtTotal()) return Misplaced(shown);
+  if (section_ != Section::kMetadata || AtTotal()) return Misplaced(shown);
   return absl::OkStatus();  // Of no use here.
 }
 
