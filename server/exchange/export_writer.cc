@@ -20,7 +20,7 @@ class ShardWriter {
       : fs_(fs), directory_(std::move(directory)), shard_(shard), source_(source) {}
 
   absl::Status Write() {
-    places_.resize(shard_.tensor_count);
+    destinations_.resize(shard_.tensor_count);
     BALLAST_RETURN_IF_ERROR(Begin(shard_.weights));
     if (!shard_.state.name.empty()) BALLAST_RETURN_IF_ERROR(Begin(shard_.state));
     BALLAST_RETURN_IF_ERROR(WriteSteps());
@@ -31,7 +31,7 @@ class ShardWriter {
 
  private:
   // Where a tensor's values go.
-  struct Place {
+  struct Destination {
     SafetensorsWriter* writer = nullptr;
     size_t entry = 0;
     ExportTensor source;
@@ -40,14 +40,14 @@ class ShardWriter {
   absl::Status Begin(const ExportFile& file);
   absl::Status WriteSteps();
   absl::Status WriteExtents();
-  absl::Status WriteRun(const RunState& state, const Place& place);
+  absl::Status WriteRun(const RunState& state, const Destination& destination);
 
   FileSystem* const fs_;
   const std::string directory_;
   const ExportShard& shard_;
   const ExportSource& source_;
   std::vector<std::unique_ptr<SafetensorsWriter>> writers_;
-  std::vector<std::vector<Place>> places_;  // by tensor, from the shard's first
+  std::vector<std::vector<Destination>> destinations_;  // by tensor, from the shard's first
 };
 
 absl::Status ShardWriter::Begin(const ExportFile& file) {
@@ -56,18 +56,19 @@ absl::Status ShardWriter::Begin(const ExportFile& file) {
                                                      file.entries, file.metadata));
   for (size_t i = 0; i < file.sources.size(); ++i) {
     const ExportTensor& from = file.sources[i];
-    places_[from.tensor - shard_.first_tensor].push_back({writer.get(), i, from});
+    destinations_[from.tensor - shard_.first_tensor].push_back({writer.get(), i, from});
   }
   writers_.push_back(std::move(writer));
   return absl::OkStatus();
 }
 
 absl::Status ShardWriter::WriteSteps() {
-  for (uint32_t i = 0; i < places_.size(); ++i) {
-    for (const Place& place : places_[i]) {
-      if (place.source.kind != ExportKind::kStep) continue;
+  for (uint32_t i = 0; i < destinations_.size(); ++i) {
+    for (const Destination& destination : destinations_[i]) {
+      if (destination.source.kind != ExportKind::kStep) continue;
       const auto step = static_cast<int64_t>(source_.tensor_step[shard_.first_tensor + i]);
-      BALLAST_RETURN_IF_ERROR(place.writer->WriteAt(place.entry, 0, {{&step, sizeof(step)}}));
+      BALLAST_RETURN_IF_ERROR(
+          destination.writer->WriteAt(destination.entry, 0, {{&step, sizeof(step)}}));
     }
   }
   return absl::OkStatus();
@@ -75,9 +76,9 @@ absl::Status ShardWriter::WriteSteps() {
 
 absl::Status ShardWriter::WriteExtents() {
   return WalkRuns(shard_, source_, [this](const RunState& state) -> absl::Status {
-    for (const Place& place : places_[state.run.tensor - shard_.first_tensor]) {
-      if (place.source.kind == ExportKind::kStep) continue;
-      BALLAST_RETURN_IF_ERROR(WriteRun(state, place));
+    for (const Destination& destination : destinations_[state.run.tensor - shard_.first_tensor]) {
+      if (destination.source.kind == ExportKind::kStep) continue;
+      BALLAST_RETURN_IF_ERROR(WriteRun(state, destination));
     }
     return absl::OkStatus();
   });
@@ -85,14 +86,14 @@ absl::Status ShardWriter::WriteExtents() {
 
 // The values have the same offset within a page in memory as in the file, so that they can go past
 // the page cache.
-absl::Status ShardWriter::WriteRun(const RunState& state, const Place& place) {
+absl::Status ShardWriter::WriteRun(const RunState& state, const Destination& destination) {
   const Run& run = state.run;
-  const SafetensorsHeader& header = place.writer->header();
-  const TensorEntry& entry = header.tensors[place.entry];
+  const SafetensorsHeader& header = destination.writer->header();
+  const TensorEntry& entry = header.tensors[destination.entry];
   const size_t width = SafeDTypeBytes(entry.dtype);
   const uint64_t offset = run.tensor_offset * width;
   char* const to = state.first + (header.data_offset + entry.begin + offset) % kPageBytes;
-  const ArrayPieces values{*source_.layout, state.extent, source_.arrays, place.source.array};
+  const ArrayPieces values{*source_.layout, state.extent, source_.arrays, destination.source.array};
   if (entry.dtype == SafeDType::kF32) {
     values.Gather(state.image, run.extent_offset, run.elements, to);
   } else {
@@ -102,7 +103,7 @@ absl::Status ShardWriter::WriteRun(const RunState& state, const Place& place) {
     optim::Downcast(optim::Kernels(source_.isa), dtype)(whole, to, run.elements);
   }
   const uint64_t bytes = run.elements * width;
-  BALLAST_RETURN_IF_ERROR(place.writer->WriteAt(place.entry, offset, {{to, bytes}}));
+  BALLAST_RETURN_IF_ERROR(destination.writer->WriteAt(destination.entry, offset, {{to, bytes}}));
   if (source_.progress) source_.progress(bytes);
   return absl::OkStatus();
 }
