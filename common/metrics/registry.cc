@@ -33,16 +33,16 @@ void Histogram::Observe(double value) {
   sum_.fetch_add(value, std::memory_order_relaxed);
 }
 
-Histogram::Snapshot Histogram::Read() const {
-  Snapshot snapshot;
-  snapshot.cumulative.reserve(bounds_.size());
+Histogram::Reading Histogram::Read() const {
+  Reading reading;
+  reading.cumulative.reserve(bounds_.size());
   for (size_t i = 0; i < bounds_.size(); ++i) {
-    snapshot.count += buckets_[i].load(std::memory_order_relaxed);
-    snapshot.cumulative.push_back(snapshot.count);
+    reading.count += buckets_[i].load(std::memory_order_relaxed);
+    reading.cumulative.push_back(reading.count);
   }
-  snapshot.count += buckets_[bounds_.size()].load(std::memory_order_relaxed);
-  snapshot.sum = sum_.load(std::memory_order_relaxed);
-  return snapshot;
+  reading.count += buckets_[bounds_.size()].load(std::memory_order_relaxed);
+  reading.sum = sum_.load(std::memory_order_relaxed);
+  return reading;
 }
 
 void MetricRegistry::Declare(absl::string_view name, MetricKind kind, absl::string_view help) {

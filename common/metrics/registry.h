@@ -44,7 +44,7 @@ class Gauge {
 // Counts observations by size.
 class Histogram {
  public:
-  struct Snapshot {
+  struct Reading {
     std::vector<uint64_t> cumulative;  // Per bound: observations <= bound.
     uint64_t count = 0;                // All observations.
     double sum = 0.0;
@@ -54,7 +54,7 @@ class Histogram {
   explicit Histogram(std::vector<double> bounds);
 
   void Observe(double value);
-  Snapshot Read() const;
+  Reading Read() const;
   const std::vector<double>& bounds() const { return bounds_; }
 
  private:
@@ -71,8 +71,8 @@ using MetricLabels = std::vector<std::pair<std::string, std::string>>;
 // One series and one family as a scrape sees them.
 struct MetricSample {
   MetricLabels labels;
-  double value = 0.0;             // Of a counter or gauge.
-  Histogram::Snapshot histogram;  // Of a histogram, with its bounds.
+  double value = 0.0;            // Of a counter or gauge.
+  Histogram::Reading histogram;  // Of a histogram, with its bounds.
   std::vector<double> bounds;
 };
 struct MetricFamily {

@@ -30,10 +30,10 @@ TEST(GaugeTest, GoesUpAndDown) {
 TEST(HistogramTest, ABoundBelongsToItsBucket) {
   Histogram histogram({1.0, 10.0});
   for (double value : {0.5, 1.0, 1.5, 10.0, 11.0}) histogram.Observe(value);
-  const Histogram::Snapshot snapshot = histogram.Read();
-  EXPECT_EQ(snapshot.cumulative, (std::vector<uint64_t>{2, 4}));
-  EXPECT_EQ(snapshot.count, 5u);
-  EXPECT_EQ(snapshot.sum, 24.0);
+  const Histogram::Reading reading = histogram.Read();
+  EXPECT_EQ(reading.cumulative, (std::vector<uint64_t>{2, 4}));
+  EXPECT_EQ(reading.count, 5u);
+  EXPECT_EQ(reading.sum, 24.0);
 }
 
 TEST(MetricRegistryTest, CollectsFamiliesByNameWithCurrentValues) {
