@@ -27,11 +27,11 @@ void RendezvousFsm::OnEpoch(std::chrono::nanoseconds now, const Epoch& epoch, Ef
     epoch_.sealed = true;
     return;
   }
-  std::map<uint32_t, Seat> seats;
+  std::map<uint32_t, SeatState> seats;
   for (const auto& [slot, rank] : epoch.ranks) {
     const auto before = epoch_.ranks.find(slot);
     const bool stays = before != epoch_.ranks.end() && before->second == rank;
-    seats[slot] = stays ? seats_.at(slot) : Seat{now, epoch.number, false, {}};
+    seats[slot] = stays ? seats_.at(slot) : SeatState{now, epoch.number, false, {}};
   }
   seats_ = std::move(seats);
   epoch_ = epoch;
@@ -43,7 +43,7 @@ void RendezvousFsm::OnEpoch(std::chrono::nanoseconds now, const Epoch& epoch, Ef
 void RendezvousFsm::OnHeard(uint32_t slot, const Heard& heard) {
   const auto known = seats_.find(slot);
   if (known == seats_.end()) return;
-  Seat& seat = known->second;
+  SeatState& seat = known->second;
   if (seat.heard && heard.at < seat.last.at) return;
   seat.last.at = heard.at;
   if (!seat.heard || heard.doing.phase != CollectivePhase::kNone) seat.last.doing = heard.doing;
@@ -283,7 +283,7 @@ std::vector<Missing> RendezvousFsm::MissingIn(std::chrono::nanoseconds now,
 }
 
 RankHeard RendezvousFsm::HeardOf(std::chrono::nanoseconds now, uint32_t slot) const {
-  const Seat& seat = seats_.at(slot);
+  const SeatState& seat = seats_.at(slot);
   const std::chrono::nanoseconds ago = now - (seat.heard ? seat.last.at : seat.listens_since);
   return {slot, seat.heard, std::max(ago, std::chrono::nanoseconds(0)), seat.last.doing,
           seat.since_epoch};

@@ -78,7 +78,7 @@ class RendezvousFsm {
   };
 
   // Known facts about the process in a seat.
-  struct Seat {
+  struct SeatState {
     std::chrono::nanoseconds listens_since{0};
     uint32_t since_epoch = 0;  // as RankHeard::since_epoch
     bool heard = false;
@@ -119,7 +119,7 @@ class RendezvousFsm {
   std::map<std::string, Meeting> meetings_;  // by tag, of the newest generation
   std::deque<std::string> used_;             // written ids, the newest last
   const std::chrono::nanoseconds lease_;
-  std::map<uint32_t, Seat> seats_;  // by slot, of each rank of the epoch
+  std::map<uint32_t, SeatState> seats_;  // by slot, of each rank of the epoch
 };
 
 }  // namespace ballast::rendezvous

@@ -56,17 +56,17 @@ struct Call {
 };
 
 // A process in a seat of the epoch.
-struct Rank {
+struct Process {
   uint64_t incarnation = 0;
   std::string identity;  // a URI; empty: the seat needs none
 
-  bool operator==(const Rank&) const = default;
+  bool operator==(const Process&) const = default;
 };
 
 struct Epoch {
   uint32_t number = 0;
-  std::map<uint32_t, Rank> ranks;  // by slot; not empty
-  bool sealed = false;             // another epoch will follow
+  std::map<uint32_t, Process> ranks;  // by slot; not empty
+  bool sealed = false;                // another epoch will follow
 };
 
 // Since when the home listens for the ranks of a job, and the lease of their seats.
