@@ -36,21 +36,21 @@ const std::vector<Unit>& TimeUnits() {
   return *units;
 }
 
-struct Kind {
+struct Quantity {
   absl::string_view what;     // "size" or "duration".
   absl::string_view example;  // Ends the error message.
   bool needs_unit;            // Unless the number is 0.
   const std::vector<Unit>* units;
 };
 
-absl::Status BadText(const Kind& kind, absl::string_view text, absl::string_view reason) {
+absl::Status BadText(const Quantity& quantity, absl::string_view text, absl::string_view reason) {
   std::string names;
-  for (const Unit& unit : *kind.units) {
+  for (const Unit& unit : *quantity.units) {
     absl::StrAppend(&names, names.empty() ? "" : ", ", unit.name);
   }
-  return absl::InvalidArgumentError(absl::StrCat(kind.what, " \"", text, "\" ", reason,
+  return absl::InvalidArgumentError(absl::StrCat(quantity.what, " \"", text, "\" ", reason,
                                                  "; accepted units: ", names, " (for example ",
-                                                 kind.example, ")"));
+                                                 quantity.example, ")"));
 }
 
 // A decimal number as mantissa / 10^decimals.
@@ -89,29 +89,32 @@ absl::uint128 PowerOfTen(int exponent) {
   return power;
 }
 
-absl::StatusOr<uint64_t> ParseWithUnit(const Kind& kind, absl::string_view text) {
+absl::StatusOr<uint64_t> ParseWithUnit(const Quantity& quantity, absl::string_view text) {
   absl::string_view rest = absl::StripAsciiWhitespace(text);
   Decimal number;
-  if (!TakeDecimal(&rest, &number)) return BadText(kind, text, "does not begin with a number");
+  if (!TakeDecimal(&rest, &number)) return BadText(quantity, text, "does not begin with a number");
   rest = absl::StripLeadingAsciiWhitespace(rest);
   const Unit* unit = nullptr;
-  if (rest.empty() && (!kind.needs_unit || number.mantissa == 0)) unit = &kind.units->front();
-  for (const Unit& candidate : *kind.units) {
+  if (rest.empty() && (!quantity.needs_unit || number.mantissa == 0))
+    unit = &quantity.units->front();
+  for (const Unit& candidate : *quantity.units) {
     if (rest == candidate.name) unit = &candidate;
   }
   if (unit == nullptr) {
-    return BadText(kind, text,
+    return BadText(quantity, text,
                    rest.empty() ? "has no unit"
                                 : absl::StrCat("has the unit \"", rest, "\", which is not known"));
   }
   const absl::uint128 scaled = number.mantissa * unit->factor;
   const absl::uint128 divisor = PowerOfTen(number.decimals);
   if (scaled % divisor != 0) {
-    return BadText(kind, text, absl::StrCat("is not a whole number of ", kind.units->front().name));
+    return BadText(quantity, text,
+                   absl::StrCat("is not a whole number of ", quantity.units->front().name));
   }
   const absl::uint128 value = scaled / divisor;
   if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
-    return BadText(kind, text, absl::StrCat("is more than 2^63 - 1 ", kind.units->front().name));
+    return BadText(quantity, text,
+                   absl::StrCat("is more than 2^63 - 1 ", quantity.units->front().name));
   }
   return absl::Uint128Low64(value);
 }
@@ -127,12 +130,12 @@ std::string Format(uint64_t value, const std::vector<Unit>& units) {
 }  // namespace
 
 absl::StatusOr<uint64_t> ParseBytes(absl::string_view text) {
-  return ParseWithUnit(Kind{"size", "64MiB", /*needs_unit=*/false, &ByteUnits()}, text);
+  return ParseWithUnit(Quantity{"size", "64MiB", /*needs_unit=*/false, &ByteUnits()}, text);
 }
 
 absl::StatusOr<std::chrono::nanoseconds> ParseDuration(absl::string_view text) {
   const absl::StatusOr<uint64_t> ns =
-      ParseWithUnit(Kind{"duration", "30s", /*needs_unit=*/true, &TimeUnits()}, text);
+      ParseWithUnit(Quantity{"duration", "30s", /*needs_unit=*/true, &TimeUnits()}, text);
   if (!ns.ok()) return ns.status();
   return std::chrono::nanoseconds(static_cast<int64_t>(*ns));
 }
