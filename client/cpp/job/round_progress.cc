@@ -43,7 +43,7 @@ RoundProgress::RoundProgress(uint64_t round, std::vector<uint32_t> server_ids,
                              std::vector<uint64_t> owned_bytes, Time start)
     : round_(round), start_(start), pushed_(start), decided_(start), last_weight_(start) {
   for (size_t i = 0; i < server_ids.size(); ++i) {
-    Server server;
+    ServerProgress server;
     server.id = server_ids[i];
     server.owned_bytes = owned_bytes[i];
     servers_.push_back(server);
@@ -61,7 +61,7 @@ absl::Status RoundProgress::Malformed(size_t index, const char* what) const {
 }
 
 absl::Status RoundProgress::OnResult(size_t index, const RoundResult& result, Time now) {
-  Server& server = servers_[index];
+  ServerProgress& server = servers_[index];
   if (result.round != round_) return Malformed(index, "result of another round");
   if (server.has_result) return Malformed(index, "second result");
   if (result.weight_bytes > server.owned_bytes) {
@@ -92,7 +92,7 @@ absl::Status RoundProgress::OnResult(size_t index, const RoundResult& result, Ti
 }
 
 absl::Status RoundProgress::OnWeight(size_t index, uint64_t version, uint64_t bytes, Time now) {
-  Server& server = servers_[index];
+  ServerProgress& server = servers_[index];
   if (!server.has_result || server.done) {
     return Malformed(index, "weights before the result or after the end");
   }
@@ -106,7 +106,7 @@ absl::Status RoundProgress::OnWeight(size_t index, uint64_t version, uint64_t by
 }
 
 absl::Status RoundProgress::OnDone(size_t index, const v1::RoundDone& done) {
-  Server& server = servers_[index];
+  ServerProgress& server = servers_[index];
   if (done.round() != round_ || !server.has_result || server.done) {
     return Malformed(index, "unexpected end of a round");
   }
@@ -121,7 +121,7 @@ absl::Status RoundProgress::OnDone(size_t index, const v1::RoundDone& done) {
 }
 
 void RoundProgress::Restart(size_t index) {
-  Server& server = servers_[index];
+  ServerProgress& server = servers_[index];
   if (server.has_result) --results_;
   server.has_result = false;
   server.weight_bytes = 0;
@@ -146,7 +146,7 @@ PolicyView RoundProgress::Policy() const {
 
 std::vector<uint32_t> RoundProgress::Missing() const {
   std::vector<uint32_t> ids;
-  for (const Server& server : servers_) {
+  for (const ServerProgress& server : servers_) {
     if (!server.done) ids.push_back(server.id);
   }
   return ids;
@@ -163,7 +163,7 @@ RoundReport RoundProgress::Report(Time now) const {
   report.nonfinite = result_.nonfinite;
   report.consecutive_skips = result_.consecutive_skips;
   report.weight_overflows = weight_overflows_;
-  for (const Server& server : servers_) report.bytes_down += server.received_bytes;
+  for (const ServerProgress& server : servers_) report.bytes_down += server.received_bytes;
   // The last ack may be merged into one that comes after the result.
   const Time pushed = has_pushed_ ? std::min(pushed_, decided_) : decided_;
   report.push_ns = NanosBetween(start_, pushed);

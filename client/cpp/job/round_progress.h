@@ -29,8 +29,8 @@ class RoundProgress {
   absl::Status OnResult(size_t index, const RoundResult& result, Time now);
   absl::Status OnWeight(size_t index, uint64_t version, uint64_t bytes, Time now);
   absl::Status OnDone(size_t index, const v1::RoundDone& done);
-  // Server number `index`, which is not done, went away: its answers so far no longer count. Its
-  // next result must still equal those seen before.
+  // ServerProgress number `index`, which is not done, went away: its answers so far no longer
+  // count. Its next result must still equal those seen before.
   void Restart(size_t index);
   // Every pushed byte has been acknowledged. The first call counts.
   void OnPushed(Time now);
@@ -52,7 +52,7 @@ class RoundProgress {
   RoundReport Report(Time now) const;
 
  private:
-  struct Server {
+  struct ServerProgress {
     uint32_t id = 0;
     uint64_t owned_bytes = 0;
     bool has_result = false;
@@ -64,7 +64,7 @@ class RoundProgress {
   absl::Status Malformed(size_t index, const char* what) const;
 
   const uint64_t round_;
-  std::vector<Server> servers_;
+  std::vector<ServerProgress> servers_;
   const Time start_;
   Time pushed_;
   Time decided_;
