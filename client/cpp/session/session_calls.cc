@@ -21,14 +21,14 @@ constexpr std::chrono::milliseconds kRetryInterval{100};
 constexpr std::chrono::hours kWholeStateTimeout{24};  // a server that dies ends the call before
 
 // A job's specification and layout, and then those with more tensors.
-struct Growth {
+struct GrownSpec {
   JobSpec spec;
   Layout layout;
   std::vector<LayoutTensor> sizes;  // of the new tensors
 };
 
 absl::Status Grow(const std::vector<TensorSpec>& added,
-                  const std::vector<uint32_t>& schedule_groups, Growth* grown) {
+                  const std::vector<uint32_t>& schedule_groups, GrownSpec* grown) {
   std::vector<uint32_t>* const groups = &grown->spec.policy.schedule_group;
   groups->insert(groups->end(), schedule_groups.begin(), schedule_groups.end());
   for (const TensorSpec& tensor : added) {
@@ -216,7 +216,7 @@ absl::Status Session::Extend(const std::vector<Tensor>& tensors,
                              const std::vector<uint32_t>& schedule_groups) {
   if (tensors.empty()) return BadArgument("no tensors to add");
   BALLAST_ASSIGN_OR_RETURN(const std::vector<TensorSpec> added, ToTensorSpecs(tensors));
-  Growth grown;
+  GrownSpec grown;
   {
     MutexLock lock(&mu_);
     BALLAST_RETURN_IF_ERROR(core_->CheckIdle());
