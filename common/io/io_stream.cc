@@ -8,9 +8,9 @@ namespace ballast {
 namespace {
 
 // Each finished block makes room for the next one.
-class Run {
+class StreamRun {
  public:
-  Run(IoEngine* engine, const IoStream& stream, const std::function<double()>& now)
+  StreamRun(IoEngine* engine, const IoStream& stream, const std::function<double()>& now)
       : engine_(engine), stream_(stream), now_(now) {}
 
   absl::StatusOr<double> Measure() {
@@ -69,7 +69,7 @@ class Run {
 
 absl::StatusOr<double> MeasureIo(IoEngine* engine, const IoStream& stream,
                                  const std::function<double()>& now) {
-  return Run(engine, stream, now).Measure();
+  return StreamRun(engine, stream, now).Measure();
 }
 
 }  // namespace ballast
