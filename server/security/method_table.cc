@@ -8,13 +8,13 @@
 namespace ballast::server {
 namespace {
 
-constexpr Roles kNobody{};
+constexpr Roles kNoIdentityNeeded{};
 constexpr Roles kTrainers{Role::kTrainer};
 constexpr Roles kServers{Role::kServer};
 constexpr Roles kReaders{Role::kViewer, Role::kOperator, Role::kAdmin};
 constexpr Roles kUsers{Role::kTrainer, Role::kOperator, Role::kAdmin};
 constexpr Roles kAdmins{Role::kAdmin};
-constexpr Roles kListeners{Role::kTrainer, Role::kViewer, Role::kOperator, Role::kAdmin};
+constexpr Roles kListRoles{Role::kTrainer, Role::kViewer, Role::kOperator, Role::kAdmin};
 
 constexpr MethodRow kRows[] = {
     {"/ballast.v1.Control/Attach", kTrainers, Scope::kTenant, false},
@@ -39,11 +39,11 @@ constexpr MethodRow kRows[] = {
     {"/ballast.v1.Peer/ImportJob", kServers, Scope::kHome, true},
 
     {"/ballast.v1.Admin/Status", kReaders, Scope::kTenant, false},
-    {"/ballast.v1.Admin/ListJobs", kListeners, Scope::kTenant, false},
+    {"/ballast.v1.Admin/ListJobs", kListRoles, Scope::kTenant, false},
     {"/ballast.v1.Admin/DeleteJob", kUsers, Scope::kTenant, true},
     {"/ballast.v1.Admin/RetryJob", kUsers, Scope::kTenant, true},
     {"/ballast.v1.Admin/CreateSnapshot", kUsers, Scope::kTenant, true},
-    {"/ballast.v1.Admin/ListSnapshots", kListeners, Scope::kTenant, false},
+    {"/ballast.v1.Admin/ListSnapshots", kListRoles, Scope::kTenant, false},
     {"/ballast.v1.Admin/VerifySnapshot", kUsers, Scope::kTenant, true},
     {"/ballast.v1.Admin/DeleteSnapshot", kUsers, Scope::kTenant, true},
     {"/ballast.v1.Admin/RestoreSnapshot", kUsers, Scope::kTenant, true},
@@ -52,8 +52,8 @@ constexpr MethodRow kRows[] = {
     {"/ballast.v1.Admin/ListTenants", kReaders, Scope::kTenant, false},
     {"/ballast.v1.Admin/Reload", kAdmins, Scope::kServer, true},
 
-    {"/grpc.health.v1.Health/Check", kNobody, Scope::kOpen, false},
-    {"/grpc.health.v1.Health/Watch", kNobody, Scope::kOpen, false},
+    {"/grpc.health.v1.Health/Check", kNoIdentityNeeded, Scope::kOpen, false},
+    {"/grpc.health.v1.Health/Watch", kNoIdentityNeeded, Scope::kOpen, false},
 };
 
 const char* ScopeText(Scope scope) {
