@@ -10,11 +10,11 @@ namespace ballast {
 std::shared_ptr<const std::string> Scraper::Page() {
   MutexLock lock(&mu_);
   if (next_ == nullptr) {
-    next_ = std::make_shared<Order>();
+    next_ = std::make_shared<ScrapeRequest>();
     const bool posted = thread_.Post([this] { Make(); });
     BALLAST_CHECK(posted);  // The thread ends with this object.
   }
-  const std::shared_ptr<Order> order = next_;
+  const std::shared_ptr<ScrapeRequest> order = next_;
   ++waiting_;
   while (order->page == nullptr) made_.Wait(&mu_);
   --waiting_;
@@ -27,7 +27,7 @@ int Scraper::waiting() {
 }
 
 void Scraper::Make() {
-  std::shared_ptr<Order> order;
+  std::shared_ptr<ScrapeRequest> order;
   {
     MutexLock lock(&mu_);
     order = std::exchange(next_, nullptr);

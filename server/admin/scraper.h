@@ -27,7 +27,7 @@ class Scraper {
 
  private:
   // Empty until it is made. The calls that wait for it and then use it own it.
-  struct Order {
+  struct ScrapeRequest {
     std::shared_ptr<const std::string> page;
   };
 
@@ -36,7 +36,8 @@ class Scraper {
   const MetricRegistry* const registry_;
   Mutex mu_;
   CondVar made_;
-  std::shared_ptr<Order> next_ ABSL_GUARDED_BY(mu_);  // Not begun; null while no call waits for it.
+  std::shared_ptr<ScrapeRequest> next_
+      ABSL_GUARDED_BY(mu_);  // Not begun; null while no call waits for it.
   int waiting_ ABSL_GUARDED_BY(mu_) = 0;
   ThreadExecutor thread_{"admin-scraper", 1};  // Last: its tasks use the others.
 };
