@@ -3,7 +3,9 @@ include_guard(GLOBAL)
 
 # Carries warnings and the floating-point contract to every target of ours.
 add_library(ballast_options INTERFACE)
-target_include_directories(ballast_options INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
+# common/types has headers alone; ballast/ of it is installed with the client's.
+target_include_directories(ballast_options INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
+  $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/common/types>)
 target_compile_features(ballast_options INTERFACE cxx_std_20)
 set(ballast_warnings -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor
   -Wno-missing-field-initializers -Werror)

@@ -24,14 +24,17 @@ THIRD_PARTY = (
     "benchmark/", "openssl/", "nanobind/", "Python.h", "torch/", "ATen/", "cuda", "nccl.h")
 SYSTEM_FOLDERS = ("sys/", "linux/", "netinet/", "arpa/", "net/", "asm/", "sanitizer/")
 
+TYPES = "common/types"
 COMMON = (
-    "common/base", "common/text", "common/bytes", "common/threads", "common/faults",
+    TYPES, "common/base", "common/text", "common/bytes", "common/threads", "common/faults",
     "common/system", "common/io", "common/tensor", "common/policy", "common/job",
     "common/metrics", "common/rendezvous", "common/security")
 TLS = "common/tls"
 # Generated headers: ballast/v1/*.pb.h, and ballast/config/v1/*.pb.h.
 WIRE, CONFIG = "proto:wire", "proto:config"
 PUBLIC_CLIENT = "client/cpp/ballast"
+# Headers of TYPES that are installed with the client's.
+INSTALLED_TYPES = ("ballast/job_settings.h", "ballast/types.h")
 SERVER_ROOMS = (
     "server/simd", "server/optim", "server/reduce", "server/tier", "server/state",
     "server/durability", "server/meta", "server/round", "server/extents", "server/recovery",
@@ -66,6 +69,7 @@ class Room:
 
 
 ROOMS = {
+    TYPES: Room(),
     "common/base": Room(),
     "common/text": Room(("common/base",)),
     "common/bytes": Room(),
@@ -79,14 +83,14 @@ ROOMS = {
         ("common/base", "common/text", "common/faults", "common/io"), ("absl/", "nlohmann/")),
     # Calls OpenSSL itself, as server/net does; gRPC does so for the connections.
     "common/tls": Room(("common/base", "common/text", "common/system"), ("absl/", "openssl/")),
-    "common/tensor": Room(("common/base",)),
+    "common/tensor": Room((TYPES, "common/base")),
     # common/policy: a job says how its loss scale and its learning rates move.
-    "common/job": Room(("common/base", "common/text", "common/bytes", "common/faults",
+    "common/job": Room((TYPES, "common/base", "common/text", "common/bytes", "common/faults",
                         "common/policy", "common/tensor")),
     "common/metrics": Room(("common/base", "common/text")),
-    "common/policy": Room(("common/base",)),
+    "common/policy": Room((TYPES, "common/base")),
     # Not in server/: tests of the client's collectives run it without a server.
-    "common/rendezvous": Room(("common/base", "common/bytes", "common/faults")),
+    "common/rendezvous": Room((TYPES, "common/base", "common/bytes", "common/faults")),
     "common/security": Room(
         ("common/base", "common/text", "common/faults"), ("absl/", "openssl/")),
     # common/tls: the credentials of gRPC's connections.
@@ -157,11 +161,11 @@ ROOMS = {
         COMMON + ("server/rpc", "server/convert", "server/peer", "server/directory",
                   "server/round", "server/security", "server/host", WIRE, "proto/convert"),
         ("absl/",) + GRPC),
-    "server/status": Room(("common/text", WIRE), ("absl/",) + PROTOBUF),
+    "server/status": Room((TYPES, "common/text", WIRE), ("absl/",) + PROTOBUF),
     "server": Room(
         COMMON + SERVER_ROOMS + PORT_ROOMS + (TLS, WIRE, CONFIG, "proto/convert"),
         ("absl/",) + GRPC + PROTOBUF),
-    PUBLIC_CLIENT: Room(),
+    PUBLIC_CLIENT: Room((TYPES,)),
     "client/device": Room(("common/base", "common/tensor")),
     "client/device/cuda": Room(("client/device",), ("cuda",)),
     "client/collective": Room(("common/base", "common/tensor", "client/device")),
@@ -179,7 +183,7 @@ ROOMS = {
         COMMON + (WIRE, "proto/convert", PUBLIC_CLIENT, "client/cpp/transport",
                   "client/cpp/job", "client/cpp/session"), ("absl/",)),
     "client/python": Room(
-        (PUBLIC_CLIENT, "client/aio", "client/collective", "client/device", "common/base",
+        (PUBLIC_CLIENT, TYPES, "client/aio", "client/collective", "client/device", "common/base",
          "common/text", "common/io", "common/tensor", SAFETENSORS),
         ("absl/", "nanobind/", "Python.h")),
     "examples": Room((PUBLIC_CLIENT,)),
@@ -241,6 +245,8 @@ def included_room(name):
     if name.startswith("ballast/"):
         if name.endswith(".pb.h"):
             return CONFIG if name.startswith("ballast/config/") else WIRE
+        if name in INSTALLED_TYPES:
+            return TYPES
         return PUBLIC_CLIENT
     return room_of(name)
 

@@ -24,8 +24,6 @@ int NumberOf(DType dtype) {
       return nccl::kBfloat16;
     case DType::kF16:
       return nccl::kFloat16;
-    case DType::kUnspecified:
-      break;
   }
   return -1;
 }

@@ -78,7 +78,7 @@ struct Decision {
 struct DecideInput {
   double max_grad_norm = 0;
   NonfinitePolicy nonfinite = NonfinitePolicy::kSkip;
-  uint32_t max_consecutive_skips = kMaxConsecutiveSkips;
+  uint32_t max_consecutive_skips = JobSettings{}.max_consecutive_skips;
   std::vector<double> divisor;         // per group, from the epoch's contributor sets
   std::vector<uint32_t> extent_group;  // per extent
   PolicyState policy;                  // before the round

@@ -23,7 +23,7 @@ struct FrameHeader {
   uint64_t incarnation = 0;
   uint32_t offset_bytes = 0;  // from the extent's start, in `dtype`
   uint32_t length_bytes = 0;  // of the payload
-  DType dtype = DType::kUnspecified;
+  DType dtype = kNoDType;
   FrameKind kind = FrameKind::kUnspecified;
   uint8_t array = 0;    // of kState: which array of the state
   uint32_t crc32c = 0;  // of identity and payload, as the sender says

@@ -13,6 +13,7 @@
 #include "common/faults/planted.h"
 #include "common/job/hyper.h"
 #include "common/text/names.h"
+#include "common/types/enum_names.h"
 
 namespace ballast {
 namespace {
@@ -92,13 +93,13 @@ absl::Status CheckScalars(const JobSpec& spec) {
                                 spec.formula_id, " is not known; this version offers ",
                                 kReductionSlotOrderFp32, " and ", formula));
   }
-  if (spec.nonfinite > NonfinitePolicy::kHalt) {
+  if (!IsKnown(spec.nonfinite)) {
     return BadSpec(absl::StrCat("nonfinite policy ", static_cast<int>(spec.nonfinite),
-                                " is not known; skip (0) and halt (1) are"));
+                                " is not known; ", NumberedNames<NonfinitePolicy>(), " are"));
   }
-  if (spec.durability < Durability::kPower || spec.durability > Durability::kNone) {
+  if (!IsKnown(spec.durability)) {
     return BadSpec(absl::StrCat("durability level ", static_cast<int>(spec.durability),
-                                " is not known; power (1), process (2) and none (3) are"));
+                                " is not known; ", NumberedNames<Durability>(), " are"));
   }
   if (spec.variable_world && spec.durability == Durability::kNone) {
     return BadSpec(
@@ -315,20 +316,6 @@ bool PoliciesDiffer(const PolicySpec& ours, const PolicySpec& theirs, std::strin
                          shown(here, mine.end()));
   }
   return true;
-}
-
-absl::string_view NameOf(Durability level) {
-  switch (level) {
-    case Durability::kPower:
-      return "power";
-    case Durability::kProcess:
-      return "process";
-    case Durability::kNone:
-      return "none";
-    case Durability::kUnspecified:
-      break;
-  }
-  return "unspecified";
 }
 
 }  // namespace

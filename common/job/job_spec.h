@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "ballast/job_settings.h"
 #include "common/job/optimizer.h"
 #include "common/job/policy_spec.h"
 #include "common/tensor/dtype.h"
@@ -19,36 +20,7 @@
 
 namespace ballast {
 
-// Numbers equal ballast.v1.Durability.
-enum class Durability : uint8_t { kUnspecified = 0, kPower = 1, kProcess = 2, kNone = 3 };
-
-// Where the optimizer state should live. A hint that changes no bit: trainers need not agree on it.
-// Numbers equal ballast.v1.Device.
-enum class Device : uint8_t {
-  kAuto = 0,  // in memory if it fits, else on NVMe if the job is durable
-  kCpu = 1,   // in memory, or the job is refused
-  kNvme = 2,  // on NVMe, with as much of it in memory as fits
-};
-
-// Treatment of a round whose gradient is not finite. Numbers equal ballast.v1.NonfinitePolicy.
-enum class NonfinitePolicy : uint8_t {
-  kSkip = 0,  // nothing is applied, the job continues: at most max_consecutive_skips in a row
-  kHalt = 1,  // nothing is applied, and every trainer's step ends with the error NONFINITE
-};
-
-// How the gradients of the slots of a round relate. Numbers equal ballast.v1.Gradients.
-enum class Gradients : uint8_t {
-  kLocal = 0,    // each slot has its own, and the servers average them
-  kReduced = 1,  // every slot has the same mean already, as in DDP: one slot pushes it
-  // Each slot has the sum over all slots for the extents dealt to it, and pushes those.
-  kScattered = 2,
-};
-
-inline constexpr uint32_t kMaxConsecutiveSkips = 100;  // default
-
 inline constexpr uint32_t kReductionSlotOrderFp32 = 1;
-// State that a slot may leave with a round for its script to continue from (RoundBegin.user_state).
-inline constexpr uint32_t kUserStateBytesMax = 65536;
 
 struct TensorSpec {
   std::string name;
@@ -60,27 +32,18 @@ struct TensorSpec {
   bool operator==(const TensorSpec&) const = default;
 };
 
-struct JobSpec {
+// Trainers name the level of their job; without one, as in tests, a specification asks for no disk.
+struct JobSpec : JobSettings {
+  JobSpec() { durability = Durability::kNone; }
+
   std::string name;
-  uint32_t world = 1;           // trainers; of a variable world those that the job starts with
-  bool variable_world = false;  // trainers may come and go; else a lost one is waited for
   OptimizerKind optimizer = OptimizerKind::kAdamW;
   Options options;  // of the optimizer, in its order; empty: each has its initial value
   uint32_t group_count = 1;
   std::vector<TensorSpec> tensors;
-  double max_grad_norm = 0;
-  double loss_scale = 1;
-  Durability durability = Durability::kNone;
-  uint32_t tile_elements = 65536;
-  uint32_t extent_elements = 1u << 20;
   uint32_t reduction_id = kReductionSlotOrderFp32;
   uint32_t formula_id = 1;  // as the optimizer's row has it
-  NonfinitePolicy nonfinite = NonfinitePolicy::kSkip;
-  // Rounds in a row that may be skipped; one more is halted. 0: no limit.
-  uint32_t max_consecutive_skips = kMaxConsecutiveSkips;
-  Device device = Device::kAuto;
-  PolicySpec policy;  // a dynamic loss scale and a schedule, if it has them
-  Gradients gradients = Gradients::kLocal;
+  PolicySpec policy;        // a dynamic loss scale and a schedule, if it has them
 };
 
 // Bytes of all slots' user states of a round together. The home's log reserves room for them: in a
@@ -111,12 +74,6 @@ absl::Status CheckOptimizerKind(int number);
 // field; UNIMPLEMENTED for features that this version does not offer. Never allocates more than the
 // spec itself holds.
 absl::Status ValidateJobSpec(const JobSpec& spec, const JobLimits& limits);
-
-// "local", "reduced" or "scattered".
-inline absl::string_view NameOf(Gradients gradients) {
-  if (gradients == Gradients::kScattered) return "scattered";
-  return gradients == Gradients::kReduced ? "reduced" : "local";
-}
 
 // The table's row of the job's optimizer. The spec must be valid, here and below.
 const OptimizerRow& OptimizerRowOf(const JobSpec& spec);

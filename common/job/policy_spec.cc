@@ -9,6 +9,7 @@
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "common/policy/schedule_arguments.h"
+#include "common/types/enum_names.h"
 
 namespace ballast {
 namespace {
@@ -128,7 +129,7 @@ std::vector<std::pair<std::string, std::string>> PolicyFields(const PolicySpec& 
     fields.emplace_back("consecutive_hysteresis", scaler.consecutive_hysteresis ? "true" : "false");
     fields.emplace_back("min_loss_scale", absl::StrFormat("%.17g", scaler.min_loss_scale));
   }
-  fields.emplace_back("profile", policy.profile == PolicyProfile::kExact ? "exact" : "deepspeed");
+  fields.emplace_back("profile", NameOf(policy.profile));
   fields.emplace_back("schedule",
                       policy.schedule.has_value() ? ScheduleType(*policy.schedule) : "none");
   if (!policy.schedule.has_value()) return fields;

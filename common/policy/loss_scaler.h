@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "common/policy/profile.h"
+#include "ballast/types.h"
 
 namespace ballast {
 

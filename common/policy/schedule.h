@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/policy/profile.h"
+#include "ballast/types.h"
 
 namespace ballast {
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/reason.h"
 #include "common/bytes/crc32c.h"
+#include "common/types/enum_names.h"
 
 namespace ballast::rendezvous {
 namespace {
@@ -21,26 +22,6 @@ absl::Status Refused(absl::StatusCode code, Reason reason, const std::string& jo
 absl::Status Bad(const std::string& job, const Call& call, const std::string& text) {
   return Refused(absl::StatusCode::kInvalidArgument, Reason::kBadArgument, job, call.slot,
                  absl::StrCat("rank ", call.slot, " of job \"", job, "\": ", text));
-}
-
-const char* PhaseText(CollectivePhase phase) {
-  switch (phase) {
-    case CollectivePhase::kNone:
-      return "";
-    case CollectivePhase::kInit:
-      return "making its communicator";
-    case CollectivePhase::kAgreement:
-      return "agreement";
-    case CollectivePhase::kReduceScatter:
-      return "reduce-scatter";
-    case CollectivePhase::kPush:
-      return "push";
-    case CollectivePhase::kPull:
-      return "pull";
-    case CollectivePhase::kAllGather:
-      return "all-gather";
-  }
-  return "";
 }
 
 bool HasBuckets(CollectivePhase phase) {
@@ -89,7 +70,7 @@ std::string Checksum(const std::string& id) {
 std::string DoingText(const Doing& doing) {
   if (doing.phase == CollectivePhase::kNone) return "";
   std::string text =
-      absl::StrCat(doing.phase == CollectivePhase::kInit ? "" : "in ", PhaseText(doing.phase));
+      absl::StrCat(doing.phase == CollectivePhase::kInit ? "" : "in ", NameOf(doing.phase));
   if (HasBuckets(doing.phase)) absl::StrAppend(&text, " of bucket ", doing.bucket);
   if (doing.round != 0) absl::StrAppend(&text, " of round ", doing.round);
   return text;

@@ -16,11 +16,11 @@
 
 namespace ballast::rendezvous {
 
-// Limits of a rank's messages. client/cpp/ballast/rendezvous.h has the same numbers.
-inline constexpr size_t kIdBytesMax = 1024;
-inline constexpr size_t kTagBytesMax = 64;
-inline constexpr size_t kTagsMax = 16;       // of a generation
-inline constexpr size_t kWhyBytesMax = 256;  // longer ones are cut
+// Limits of a rank's messages.
+inline constexpr size_t kIdBytesMax = kRendezvousIdBytesMax;
+inline constexpr size_t kTagBytesMax = kRendezvousTagBytesMax;
+inline constexpr size_t kTagsMax = kRendezvousTagsMax;  // of a generation
+inline constexpr size_t kWhyBytesMax = 256;             // longer ones are cut
 // The home remembers this many of a job's newest ids and rejects their reuse.
 inline constexpr size_t kUsedIdsMax = 256;
 // The longest that a call waits for its answer; the rank then asks again.

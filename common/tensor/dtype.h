@@ -3,14 +3,15 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
+
+#include "ballast/types.h"
 
 namespace ballast {
 
-// Values are those of ballast.v1.DType in types.proto and of every file format: never renumber.
-enum class DType : uint8_t { kUnspecified = 0, kF32 = 1, kBF16 = 2, kF16 = 3 };
+// No element type: of a frame without elements, and of a choice that is left open.
+inline constexpr DType kNoDType{};
 
-// Bytes of one element; 0 for kUnspecified.
+// Bytes of one element; 0 for kNoDType.
 constexpr size_t DTypeBytes(DType dtype) {
   switch (dtype) {
     case DType::kF32:
@@ -18,8 +19,6 @@ constexpr size_t DTypeBytes(DType dtype) {
     case DType::kBF16:
     case DType::kF16:
       return 2;
-    case DType::kUnspecified:
-      break;
   }
   return 0;
 }
@@ -32,8 +31,6 @@ constexpr const char* DTypeName(DType dtype) {
       return "bf16";
     case DType::kF16:
       return "fp16";
-    case DType::kUnspecified:
-      break;
   }
   return "unspecified";
 }

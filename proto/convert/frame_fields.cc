@@ -254,7 +254,7 @@ absl::StatusOr<DecodedFrame> ReadFrame(PayloadReader* reader, size_t max_frame_b
     return BadFrame(absl::StrCat("header says ", frame.header.length_bytes,
                                  " bytes of payload, got ", frame.payload.bytes()));
   }
-  if (frame.header.dtype == DType::kUnspecified || frame.header.kind == FrameKind::kUnspecified) {
+  if (frame.header.dtype == kNoDType || frame.header.kind == FrameKind::kUnspecified) {
     return BadFrame("frame without dtype or kind");
   }
   return frame;

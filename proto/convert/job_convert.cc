@@ -6,32 +6,69 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
+#include "common/types/enum_names.h"
 #include "proto/convert/policy_convert.h"
 
 namespace ballast {
 namespace {
 
-static_assert(static_cast<int>(DType::kF32) == v1::DTYPE_F32);
-static_assert(static_cast<int>(DType::kBF16) == v1::DTYPE_BF16);
-static_assert(static_cast<int>(DType::kF16) == v1::DTYPE_F16);
-static_assert(static_cast<int>(Durability::kPower) == v1::DURABILITY_POWER);
-static_assert(static_cast<int>(Durability::kProcess) == v1::DURABILITY_PROCESS);
-static_assert(static_cast<int>(Durability::kNone) == v1::DURABILITY_NONE);
-static_assert(static_cast<int>(NonfinitePolicy::kSkip) == v1::NONFINITE_POLICY_SKIP);
-static_assert(static_cast<int>(NonfinitePolicy::kHalt) == v1::NONFINITE_POLICY_HALT);
-static_assert(static_cast<int>(Gradients::kLocal) == v1::GRADIENTS_LOCAL);
-static_assert(static_cast<int>(Gradients::kReduced) == v1::GRADIENTS_REDUCED);
-static_assert(static_cast<int>(Gradients::kScattered) == v1::GRADIENTS_SCATTERED);
 static_assert(static_cast<int>(NonfiniteKind::kGradient) == v1::NONFINITE_KIND_GRADIENT);
 static_assert(static_cast<int>(NonfiniteKind::kSum) == v1::NONFINITE_KIND_SUM);
 static_assert(static_cast<int>(NonfiniteKind::kNorm) == v1::NONFINITE_KIND_NORM);
-static_assert(static_cast<int>(Device::kCpu) == v1::DEVICE_CPU);
-static_assert(static_cast<int>(Device::kNvme) == v1::DEVICE_NVME);
 static_assert(static_cast<int>(OptimizerKind::kAdamW) == v1::OPTIMIZER_KIND_ADAMW);
 static_assert(static_cast<int>(OptimizerKind::kApplyDelta) == v1::OPTIMIZER_KIND_APPLY_DELTA);
 
 absl::Status BadSpec(absl::string_view message) {
   return ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadSpec, message);
+}
+
+// A trainer may know more than this server.
+absl::Status CheckEnums(const v1::JobSpec& spec) {
+  if (!FromNumber<Durability>(spec.durability()).has_value()) {
+    return BadSpec(absl::StrCat("durability number ", static_cast<int>(spec.durability()),
+                                " is not known; use none (3)"));
+  }
+  if (!FromNumber<NonfinitePolicy>(spec.nonfinite()).has_value()) {
+    return BadSpec(absl::StrCat("nonfinite policy number ", static_cast<int>(spec.nonfinite()),
+                                " is not known; ", NumberedNames<NonfinitePolicy>(), " are"));
+  }
+  if (!FromNumber<Gradients>(spec.gradients()).has_value()) {
+    return BadSpec(absl::StrCat("gradients number ", static_cast<int>(spec.gradients()),
+                                " is not known; ", NumberedNames<Gradients>(),
+                                " are. Use the same release of Ballast on both sides"));
+  }
+  return absl::OkStatus();
+}
+
+// Each setting has one line in each of the next two functions.
+void SettingsToProto(const JobSettings& settings, v1::JobSpec* out) {
+  out->set_world(settings.world);
+  out->set_variable_world(settings.variable_world);
+  out->set_max_grad_norm(settings.max_grad_norm);
+  out->set_loss_scale(settings.loss_scale);
+  out->set_nonfinite(static_cast<v1::NonfinitePolicy>(settings.nonfinite));
+  out->set_max_consecutive_skips(settings.max_consecutive_skips);
+  out->set_gradients(static_cast<v1::Gradients>(settings.gradients));
+  out->set_tile_elements(settings.tile_elements);
+  out->set_extent_elements(settings.extent_elements);
+  out->set_durability(static_cast<v1::Durability>(settings.durability));
+  out->set_device(static_cast<v1::Device>(settings.device));
+}
+
+// After CheckEnums.
+void SettingsFromProto(const v1::JobSpec& spec, JobSettings* out) {
+  out->world = spec.world();
+  out->variable_world = spec.variable_world();
+  out->max_grad_norm = spec.max_grad_norm();
+  out->loss_scale = spec.loss_scale();
+  out->nonfinite = static_cast<NonfinitePolicy>(spec.nonfinite());
+  out->max_consecutive_skips = spec.max_consecutive_skips();
+  out->gradients = static_cast<Gradients>(spec.gradients());
+  out->tile_elements = spec.tile_elements();
+  out->extent_elements = spec.extent_elements();
+  out->durability = static_cast<Durability>(spec.durability());
+  // A device that a newer trainer knows is left to this server.
+  out->device = FromNumber<Device>(spec.device()).value_or(Device::kAuto);
 }
 
 }  // namespace
@@ -62,29 +99,6 @@ void ToProto(const TensorSpec& tensor, v1::TensorSpec* out) {
   for (const std::string& alias : tensor.aliases) out->add_aliases(alias);
 }
 
-void ToProto(const JobSpec& spec, v1::JobSpec* out) {
-  out->Clear();
-  out->set_name(spec.name);
-  out->set_world(spec.world);
-  out->set_optimizer(static_cast<v1::OptimizerKind>(spec.optimizer));
-  out->set_group_count(spec.group_count);
-  for (const TensorSpec& tensor : spec.tensors) ToProto(tensor, out->add_tensors());
-  out->set_max_grad_norm(spec.max_grad_norm);
-  out->set_loss_scale(spec.loss_scale);
-  out->set_durability(static_cast<v1::Durability>(spec.durability));
-  out->set_tile_elements(spec.tile_elements);
-  out->set_extent_elements(spec.extent_elements);
-  out->set_reduction_id(spec.reduction_id);
-  out->set_formula_id(spec.formula_id);
-  out->set_variable_world(spec.variable_world);
-  out->set_nonfinite(static_cast<v1::NonfinitePolicy>(spec.nonfinite));
-  out->set_max_consecutive_skips(spec.max_consecutive_skips);
-  out->set_device(static_cast<v1::Device>(spec.device));
-  out->mutable_options()->Assign(spec.options.begin(), spec.options.end());
-  ToProto(spec.policy, out);
-  out->set_gradients(static_cast<v1::Gradients>(spec.gradients));
-}
-
 absl::StatusOr<TensorSpec> TensorFromProto(const v1::TensorSpec& tensor) {
   if (tensor.dtype() < v1::DTYPE_F32 || tensor.dtype() > v1::DTYPE_F16) {
     return BadSpec(absl::StrCat("tensor \"", tensor.name(), "\" has dtype number ",
@@ -111,42 +125,31 @@ absl::StatusOr<std::vector<TensorSpec>> TensorsFromProto(
   return out;
 }
 
+void ToProto(const JobSpec& spec, v1::JobSpec* out) {
+  out->Clear();
+  SettingsToProto(spec, out);
+  out->set_name(spec.name);
+  out->set_optimizer(static_cast<v1::OptimizerKind>(spec.optimizer));
+  out->mutable_options()->Assign(spec.options.begin(), spec.options.end());
+  out->set_group_count(spec.group_count);
+  for (const TensorSpec& tensor : spec.tensors) ToProto(tensor, out->add_tensors());
+  out->set_reduction_id(spec.reduction_id);
+  out->set_formula_id(spec.formula_id);
+  ToProto(spec.policy, out);
+}
+
 absl::StatusOr<JobSpec> JobSpecFromProto(const v1::JobSpec& spec) {
   BALLAST_RETURN_IF_ERROR(CheckOptimizerKind(static_cast<int>(spec.optimizer())));
-  if (spec.durability() < v1::DURABILITY_POWER || spec.durability() > v1::DURABILITY_NONE) {
-    return BadSpec(absl::StrCat("durability number ", static_cast<int>(spec.durability()),
-                                " is not known; use none (3)"));
-  }
-  if (!v1::NonfinitePolicy_IsValid(spec.nonfinite())) {
-    return BadSpec(absl::StrCat("nonfinite policy number ", static_cast<int>(spec.nonfinite()),
-                                " is not known; skip (0) and halt (1) are"));
-  }
-  if (!v1::Gradients_IsValid(spec.gradients())) {
-    return BadSpec(absl::StrCat("gradients number ", static_cast<int>(spec.gradients()),
-                                " is not known; local (0), reduced (1) and scattered (2) are. "
-                                "Use the same release of Ballast on both sides"));
-  }
+  BALLAST_RETURN_IF_ERROR(CheckEnums(spec));
   JobSpec out;
+  SettingsFromProto(spec, &out);
   out.name = spec.name();
-  out.world = spec.world();
   out.optimizer = static_cast<OptimizerKind>(spec.optimizer());
+  out.options.assign(spec.options().begin(), spec.options().end());
   out.group_count = spec.group_count();
   BALLAST_ASSIGN_OR_RETURN(out.tensors, TensorsFromProto(spec.tensors()));
-  out.max_grad_norm = spec.max_grad_norm();
-  out.loss_scale = spec.loss_scale();
-  out.durability = static_cast<Durability>(spec.durability());
-  out.tile_elements = spec.tile_elements();
-  out.extent_elements = spec.extent_elements();
   out.reduction_id = spec.reduction_id();
   out.formula_id = spec.formula_id();
-  out.variable_world = spec.variable_world();
-  out.nonfinite = static_cast<NonfinitePolicy>(spec.nonfinite());
-  out.max_consecutive_skips = spec.max_consecutive_skips();
-  out.gradients = static_cast<Gradients>(spec.gradients());
-  out.options.assign(spec.options().begin(), spec.options().end());
-  // A device that a newer trainer knows is left to this server.
-  out.device =
-      v1::Device_IsValid(spec.device()) ? static_cast<Device>(spec.device()) : Device::kAuto;
   BALLAST_ASSIGN_OR_RETURN(out.policy, PolicySpecFromProto(spec));
   return out;
 }

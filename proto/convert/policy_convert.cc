@@ -9,12 +9,10 @@
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "common/policy/schedule_arguments.h"
+#include "common/types/enum_names.h"
 
 namespace ballast {
 namespace {
-
-static_assert(static_cast<int>(PolicyProfile::kExact) == v1::POLICY_PROFILE_EXACT);
-static_assert(static_cast<int>(PolicyProfile::kDeepSpeed) == v1::POLICY_PROFILE_DEEPSPEED);
 
 void ToProto(const LossScalerConfig& scaler, v1::LossScaler* out) {
   out->set_initial_scale_power(scaler.initial_scale_power);
@@ -77,13 +75,14 @@ void ToProto(const PolicySpec& policy, v1::JobSpec* out) {
 }
 
 absl::StatusOr<PolicySpec> PolicySpecFromProto(const v1::JobSpec& spec) {
-  if (!v1::PolicyProfile_IsValid(spec.profile())) {
+  const auto profile = FromNumber<PolicyProfile>(spec.profile());
+  if (!profile.has_value()) {
     return ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadSpec,
                          absl::StrCat("profile number ", static_cast<int>(spec.profile()),
-                                      " is not known; exact (0) and deepspeed (1) are"));
+                                      " is not known; ", NumberedNames<PolicyProfile>(), " are"));
   }
   PolicySpec policy;
-  policy.profile = static_cast<PolicyProfile>(spec.profile());
+  policy.profile = *profile;
   if (spec.has_loss_scaler()) {
     policy.loss_scaler = ScalerFromProto(spec.loss_scaler(), policy.profile);
   }

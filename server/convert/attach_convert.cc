@@ -6,24 +6,20 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
+#include "common/types/enum_names.h"
 #include "proto/convert/job_convert.h"
 
 namespace ballast::server {
 namespace {
-
-static_assert(static_cast<int>(InitMode::kEqual) == v1::INIT_MODE_EQUAL);
-static_assert(static_cast<int>(InitMode::kBroadcast) == v1::INIT_MODE_BROADCAST);
 
 absl::Status BadSpec(absl::string_view message) {
   return ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadSpec, message);
 }
 
 absl::StatusOr<InitMode> InitFromProto(v1::InitMode mode) {
-  if (mode == v1::INIT_MODE_EQUAL || mode == v1::INIT_MODE_BROADCAST) {
-    return static_cast<InitMode>(mode);
-  }
-  return BadSpec(absl::StrCat("init mode number ", static_cast<int>(mode),
-                              " is not known; equal (1) and broadcast (2) are"));
+  if (const auto known = FromNumber<InitMode>(mode); known.has_value()) return *known;
+  return BadSpec(absl::StrCat("init mode number ", static_cast<int>(mode), " is not known; ",
+                              NumberedNames<InitMode>(), " are"));
 }
 
 // One digest per tensor, or none if slot 0 provides the weights.
@@ -53,9 +49,7 @@ absl::StatusOr<AttachCall> AttachFromProto(const v1::AttachRequest& request) {
   // Later additions to the wait must not overflow; a day exceeds any configured limit.
   constexpr uint64_t kWaitMaxMs = 24 * 3600 * 1000;
   call.wait = std::chrono::milliseconds(std::min(request.wait_timeout_ms(), kWaitMaxMs));
-  call.resume = request.resume() == v1::RESUME_MUST   ? Resume::kMust
-                : request.resume() == v1::RESUME_AUTO ? Resume::kAuto
-                                                      : Resume::kNever;
+  call.resume = FromNumber<Resume>(request.resume()).value_or(Resume::kNever);
   if (request.min_world() > call.spec.world) {
     return BadSpec(absl::StrCat("min_world is ", request.min_world(), ", but slot ", call.slot,
                                 " names a world of ", call.spec.world));

@@ -89,7 +89,7 @@ void ToProto(const DurableJob& job, v1::DurableJob* out);
 void ToProto(const SnapshotInfo& snapshot, v1::Snapshot* out);
 void ToProto(const Work& work, v1::Work* out);
 void ToProto(const TenantUse& use, v1::Tenant* out);
-// The dtype of exported weights; kUnspecified: each tensor's own. INVALID_ARGUMENT BAD_ARGUMENT for
+// The dtype of exported weights; kNoDType: each tensor's own. INVALID_ARGUMENT BAD_ARGUMENT for
 // an unknown number.
 absl::StatusOr<DType> WeightDType(v1::DType dtype);
 // INVALID_ARGUMENT BAD_ARGUMENT: a number unknown to this build.

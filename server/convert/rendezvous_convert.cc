@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
+#include "common/types/enum_names.h"
 #include "server/convert/convert.h"
 
 namespace ballast::server {
@@ -15,14 +16,6 @@ static_assert(static_cast<int>(rendezvous::Act::kExchange) == v1::RENDEZVOUS_ACT
 static_assert(static_cast<int>(rendezvous::Act::kReady) == v1::RENDEZVOUS_ACT_READY);
 static_assert(static_cast<int>(rendezvous::Act::kGiveUp) == v1::RENDEZVOUS_ACT_GIVE_UP);
 static_assert(static_cast<int>(rendezvous::Act::kRollCall) == v1::RENDEZVOUS_ACT_ROLL_CALL);
-static_assert(static_cast<int>(CollectivePhase::kNone) == v1::COLLECTIVE_PHASE_NONE);
-static_assert(static_cast<int>(CollectivePhase::kInit) == v1::COLLECTIVE_PHASE_INIT);
-static_assert(static_cast<int>(CollectivePhase::kAgreement) == v1::COLLECTIVE_PHASE_AGREEMENT);
-static_assert(static_cast<int>(CollectivePhase::kReduceScatter) ==
-              v1::COLLECTIVE_PHASE_REDUCE_SCATTER);
-static_assert(static_cast<int>(CollectivePhase::kPush) == v1::COLLECTIVE_PHASE_PUSH);
-static_assert(static_cast<int>(CollectivePhase::kPull) == v1::COLLECTIVE_PHASE_PULL);
-static_assert(static_cast<int>(CollectivePhase::kAllGather) == v1::COLLECTIVE_PHASE_ALL_GATHER);
 
 absl::Status BadNumber(const char* what, int number, int last) {
   return ReasonedError(
@@ -39,11 +32,12 @@ milliseconds Bounded(uint64_t time_ms) {
 }  // namespace
 
 absl::StatusOr<Doing> DoingFromProto(const v1::Doing& doing) {
-  const int last = static_cast<int>(kLastCollectivePhase);
-  if (doing.phase() < 0 || doing.phase() > last) {
-    return BadNumber("collective phase", doing.phase(), last);
+  const auto phase = FromNumber<CollectivePhase>(doing.phase());
+  if (!phase.has_value()) {
+    const CollectivePhase last = kEnumNames<CollectivePhase>.back().value;
+    return BadNumber("collective phase", doing.phase(), static_cast<int>(last));
   }
-  return Doing{static_cast<CollectivePhase>(doing.phase()), doing.bucket(), doing.round()};
+  return Doing{*phase, doing.bucket(), doing.round()};
 }
 
 absl::StatusOr<RendezvousCall> RendezvousFromProto(const v1::RendezvousRequest& request) {

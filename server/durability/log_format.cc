@@ -150,7 +150,7 @@ bool FitsType(const RecordHeader& header) {
     case RecordType::kPrepared:
     case RecordType::kDecision:
     case RecordType::kRatios:
-      return header.dtype == DType::kUnspecified && header.extent == 0 && header.sumsq == 0 &&
+      return header.dtype == kNoDType && header.extent == 0 && header.sumsq == 0 &&
              header.nonfinite == 0 && header.first_nonfinite == Nonfinite();
   }
   return false;

@@ -39,7 +39,7 @@ enum class RecordType : uint8_t { kExtent = 1, kPrepared = 2, kDecision = 3, kRa
 
 struct RecordHeader {
   RecordType type = RecordType::kExtent;
-  DType dtype = DType::kUnspecified;  // of an EXTENT
+  DType dtype = kNoDType;  // of an EXTENT
   uint64_t job = 0;
   uint32_t server = 0;
   uint32_t epoch = 0;

@@ -94,8 +94,7 @@ absl::StatusOr<std::vector<ExportShard>> PlanExport(const JobSpec& spec, const E
     }
     for (uint32_t t = cuts[s]; t < cuts[s + 1]; ++t) {
       const TensorSpec& tensor = spec.tensors[t];
-      const SafeDType dtype =
-          ToSafeDType(options.dtype == DType::kUnspecified ? tensor.dtype : options.dtype);
+      const SafeDType dtype = ToSafeDType(options.dtype == kNoDType ? tensor.dtype : options.dtype);
       Add(&shard.weights, tensor, {t, ExportKind::kWeight}, "", dtype);
       for (const std::string& alias : tensor.aliases) {
         shard.weights.metadata.emplace(alias, tensor.name);

@@ -40,9 +40,9 @@ std::map<std::string, std::string> OriginMetadata(const ExportOrigin& origin);
 enum class ExportFormat : uint8_t { kSafetensors = 0, kUniversal = 1 };
 
 struct ExportOptions {
-  DType dtype = DType::kUnspecified;  // of the weights; unspecified: each tensor's own
-  bool state = false;                 // optimizer state, too
-  uint32_t shards = 1;                // servers that write
+  DType dtype = kNoDType;  // of the weights; unspecified: each tensor's own
+  bool state = false;      // optimizer state, too
+  uint32_t shards = 1;     // servers that write
   ExportFormat format = ExportFormat::kSafetensors;
   // kUniversal: for an optimizer of torch, not of DeepSpeed.
   bool torch_optimizer = false;

@@ -13,12 +13,6 @@
 
 namespace ballast::server {
 
-// Numbers equal ballast.v1.InitMode.
-enum class InitMode : uint8_t { kEqual = 1, kBroadcast = 2 };
-
-// How to treat a name in use. Numbers equal ballast.v1.Resume.
-enum class Resume : uint8_t { kNever = 1, kAuto = 2, kMust = 3 };
-
 struct AttachCall {
   JobSpec spec;
   uint32_t slot = 0;

@@ -73,11 +73,11 @@ struct RestoredJob {
 struct ExportCall {
   std::string tenant = kDefaultTenant;  // of the job and of the export
   std::string job;
-  std::string snapshot;  // its name; empty: the present state, of which one is taken meanwhile
-  std::string name;      // of the export: its directory in storage.export_dir
-  DType dtype = DType::kUnspecified;  // of the weights; unspecified: each tensor's own
-  bool state = false;                 // optimizer state, too
-  bool consolidated = false;          // one server writes all of it, in one file of each kind
+  std::string snapshot;       // its name; empty: the present state, of which one is taken meanwhile
+  std::string name;           // of the export: its directory in storage.export_dir
+  DType dtype = kNoDType;     // of the weights; unspecified: each tensor's own
+  bool state = false;         // optimizer state, too
+  bool consolidated = false;  // one server writes all of it, in one file of each kind
   ExportFormat format = ExportFormat::kSafetensors;  // kUniversal: without dtype and state
   bool torch_optimizer = false;  // of kUniversal: for torch's optimizer, not DeepSpeed's
 };

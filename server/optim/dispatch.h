@@ -17,15 +17,15 @@ namespace ballast::optim {
 const KernelTable& Kernels(simd::Isa isa);
 
 // The step of `kind` for jobs with `arrays` fp32 arrays per parameter (CountStateArrays), gradients
-// of `grad` and weights of `weight`, which may not be kUnspecified. BALLAST_CHECK: the kind is in
+// of `grad` and weights of `weight`, which may not be kNoDType. BALLAST_CHECK: the kind is in
 // the table. Kinds and dtypes are validated when a job is created.
 RunFn KindStep(const KernelTable& kernels, OptimizerKind kind, size_t arrays, DType grad,
                DType weight);
 
-// The first pass of LAMB for gradients of `grad`, not for kUnspecified.
+// The first pass of LAMB for gradients of `grad`, not for kNoDType.
 LambSquaresFn LambSquares(const KernelTable& kernels, DType grad);
 
-// The conversion from `dtype` to fp32, and back; not for kUnspecified.
+// The conversion from `dtype` to fp32, and back; not for kNoDType.
 UpcastFn Upcast(const KernelTable& kernels, DType dtype);
 DowncastFn Downcast(const KernelTable& kernels, DType dtype);
 

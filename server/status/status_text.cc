@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "common/text/names.h"
+#include "common/types/enum_names.h"
 
 namespace ballast::server {
 std::string TextTable(const std::vector<Row>& rows) {
@@ -108,8 +109,8 @@ std::string ServerJson(const v1::StatusReply& server) {
       absl::StrJoin(server.jobs(), ", ", job_json), "]}");
 }
 
-const char* DurabilityName(v1::Durability durability) {
-  return durability == v1::DURABILITY_POWER ? "power" : "process";
+std::string DurabilityName(v1::Durability durability) {
+  return std::string(NameOf(FromNumber<Durability>(durability).value_or(Durability::kProcess)));
 }
 
 std::string DurableJobJson(const v1::DurableJob& job) {

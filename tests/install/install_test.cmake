@@ -18,8 +18,8 @@ run(0 ${CMAKE_COMMAND} --install ${BUILD_DIR} --component client --prefix ${pref
 file(GLOB_RECURSE headers RELATIVE ${prefix}/include ${prefix}/include/*)
 list(SORT headers)
 set(public ballast/admin.h ballast/client.h ballast/counters.h ballast/dealt.h
-  ballast/error.h ballast/gpu.h ballast/hyper.h ballast/policy.h ballast/rendezvous.h
-  ballast/security.h)
+  ballast/error.h ballast/gpu.h ballast/hyper.h ballast/job_settings.h ballast/policy.h
+  ballast/rendezvous.h ballast/security.h ballast/types.h)
 if(NOT "${headers}" STREQUAL "${public}")
   message(FATAL_ERROR "installed headers: ${headers}")
 endif()

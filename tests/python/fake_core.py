@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import json
+import types
 
 import torch
 
@@ -125,7 +126,7 @@ class FakeConnection:
         self.job_id = 2**64 - 1  # the largest an uint64 holds
         self.server_count = 1
         self.opt_step = 0
-        self.world = options["world"]
+        self.world = options["world_size"]
         self.epoch = 1
         self.resumed = False
         self.user_state = b""
@@ -152,7 +153,7 @@ class FakeConnection:
 
     @on_cpu
     def _append(self, tensors, weights):
-        if self.options["init"] == "broadcast" and self.options["slot"] > 0:
+        if self.options["init"] == "broadcast" and self.options["rank"] > 0:
             for tensor, weight in zip(tensors, weights):
                 at(weight, tensor[1], tensor[2]).fill_(0.5)  # "rank 0's weights"
         masters = [at(w, t[1], t[2]).float().clone() for t, w in zip(tensors, weights)]
@@ -172,8 +173,8 @@ class FakeConnection:
 
     @staticmethod
     def _first_policy(options):
-        dynamic = options.get("dynamic_loss_scale")
-        scale = 2.0 ** dynamic[0] if dynamic else options["loss_scale"]
+        scale = options["loss_scale"]
+        scale = 2.0 ** scale[0] if isinstance(scale, tuple) else scale
         return {
             "loss_scale": scale, "schedule_index": -1, "skipped_rounds": 0, "rates": [],
             "last_skipped": False, "why_skipped": "",
@@ -198,7 +199,7 @@ class FakeConnection:
         if not self.options["schedule"]:
             return hyper
         times = self.said["schedule_index"] + 2
-        cycles = self.options["schedule"] == "OneCycle"
+        cycles = self.options["schedule"][0] == "OneCycle"
         scheduled = [(h[0] * times, h[1] / 2 if cycles else h[1], *h[2:]) for h in hyper]
         self.said["rates"] = [h[:3] for h in scheduled]
         return scheduled
@@ -207,7 +208,7 @@ class FakeConnection:
         self.said["last_skipped"] = not applied
         self.said["schedule_index"] += applied
         self.said["skipped_rounds"] += not applied
-        if self.options["dynamic_loss_scale"] and not applied:
+        if isinstance(self.options["loss_scale"], tuple) and not applied:
             self.said["loss_scale"] /= 2
 
     @on_cpu
@@ -321,7 +322,8 @@ class FakeConnection:
 
     def start_extend(self, tensors, weights, init, schedule_groups):
         self.calls.append(("extend", tensors, init))
-        self.schedule_groups = [*self.options["schedule_groups"], *schedule_groups]
+        said = self.options["schedule"]
+        self.schedule_groups = [*(said[2] if said else ()), *schedule_groups]
         self._append(tensors, weights)
         return FakeOperation()
 
@@ -383,8 +385,11 @@ class FakeCore:
         self.queue = FakePauseQueue()
         return self.queue
 
-    def start_attach(self, *, tensors, weights, policy, **options):
-        options = {**options, **policy}
+    def JobOptions(self):
+        return types.SimpleNamespace(schedule=None)
+
+    def start_attach(self, *, options, pauses, tensors, weights, gpu):
+        options = {**vars(options), "pauses": pauses, "gpu": gpu}
         if self.attach_error is not None:
             return FakeOperation(error=self.attach_error)
         self.attached.append(FakeConnection(self, options, tensors, weights))

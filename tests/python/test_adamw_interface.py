@@ -165,17 +165,14 @@ def test_settings_reach_the_core(fake):
     )  # fmt: skip
     opt.attach()
     assert fake.last.options == {
-        "endpoints": ["x:1", "y:2"], "security": ("", "", "", ""),
-        "job": "mine", "world": 3, "slot": 2, "max_grad_norm": 1.5,
-        "gpu": None,
+        "endpoints": ("x:1", "y:2"), "security": ("", "", "", ""),
+        "job": "mine", "world_size": 3, "rank": 2, "max_grad_norm": 1.5,
         "loss_scale": 128.0, "tile_elements": 64, "extent_elements": 128, "init": "broadcast",
-        "attach_timeout_s": 7.0, "time_scale": 1.0, "durability": "power",
-        "reconnect_timeout_s": 30.0, "resume": "never", "pauses": fake.queue,
-        "nonfinite": "halt", "max_consecutive_skips": 0, "variable_world": False, "min_world": 1,
-        "device": "auto", "optimizer": "AdamW",
-        "optimizer_options": {"amsgrad": 0.0, "maximize": 0.0}, "dynamic_loss_scale": None,
-        "schedule": "", "schedule_arguments": {}, "schedule_groups": [], "schedule_group_count": 0,
-        "profile": "exact", "gradients": "local",
+        "attach_timeout": 7.0, "time_scale": 1.0, "durability": "power",
+        "reconnect_timeout": 30.0, "resume": "never", "nonfinite": "halt",
+        "max_consecutive_skips": 0, "variable_world": False, "min_world": 1, "device": "auto",
+        "profile": "exact", "gradients": "local", "schedule": None, "optimizer": "AdamW",
+        "optimizer_options": {"amsgrad": 0.0, "maximize": 0.0}, "pauses": fake.queue, "gpu": None,
     }  # fmt: skip
     assert (opt.job, opt.world_size, opt.rank) == ("mine", 3, 2)
 

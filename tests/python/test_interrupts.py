@@ -25,7 +25,7 @@ import torch, ballast.torch as bt
 from ballast import backend
 
 class Announcing:
-    PauseQueue = backend.core().PauseQueue
+    JobOptions, PauseQueue = backend.core().JobOptions, backend.core().PauseQueue
 
     @staticmethod
     def start_attach(real=backend.core(), **arguments):

@@ -20,11 +20,10 @@ def step(module, opt, scaled=True):
 def test_the_defaults_are_deepspeeds(fake):
     opt = bt.AdamW(model().parameters(), loss_scale="dynamic")
     opt.attach()
-    assert fake.last.options["dynamic_loss_scale"] == (16, 1000, 2, False, 1.0)
-    assert fake.last.options["loss_scale"] == 1.0
+    assert fake.last.options["loss_scale"] == (16, 1000, 2, False, 1.0)
     given = bt.DynamicLossScale(8, loss_scale_window=3, hysteresis=1, min_loss_scale=0.5)
     bt.AdamW(model().parameters(), loss_scale=given, job="other").attach()
-    assert fake.last.options["dynamic_loss_scale"] == (8, 3, 1, False, 0.5)
+    assert fake.last.options["loss_scale"] == (8, 3, 1, False, 0.5)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 import ballast
 import ballast.torch as bt
-from ballast import attach_settings, backend, config, schedules, session
+from ballast import backend, config, schedules, session
 from real_training import fresh_job
 
 pytestmark = pytest.mark.e2e
@@ -62,10 +62,7 @@ def words_of_the_service(address, **policy):
     specs = [session.TensorSpec(str(g), (0,), "float32", g, ()) for g in range(2)]
     numbers = ("AdamW", {"amsgrad": 0.0, "maximize": 0.0})
     operation = backend.core().start_attach(
-        **attach_settings.of(settings),
-        **attach_settings.policy(settings, [0, 1]),
-        optimizer=numbers[0],
-        optimizer_options=numbers[1],
+        options=session.job_options(settings, numbers, [0, 1]),
         pauses=backend.core().PauseQueue(),
         tensors=[tuple(spec) for spec in specs],
         weights=[8, 8],

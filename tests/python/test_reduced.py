@@ -70,11 +70,11 @@ def test_auto_takes_part_in_a_job_that_averages(fake, monkeypatch):
     seen = []
     start = fake.start_attach
 
-    def attach(**options):
-        seen.append(options["gradients"])
-        if options["gradients"] == "reduced":
+    def attach(**given):
+        seen.append(given["options"].gradients)
+        if seen[-1] == "reduced":
             raise ballast.SpecMismatch("in words that no program reads")
-        return start(**options)
+        return start(**given)
 
     monkeypatch.setattr(fake, "start_attach", attach)
     stepped(gradients="auto")

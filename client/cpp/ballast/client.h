@@ -22,6 +22,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -31,14 +32,21 @@
 #include "ballast/error.h"
 #include "ballast/gpu.h"
 #include "ballast/hyper.h"
+#include "ballast/job_settings.h"
 #include "ballast/policy.h"
 #include "ballast/rendezvous.h"
 #include "ballast/security.h"
+#include "ballast/types.h"
 
 namespace ballast::client {
 
-// Element type of a parameter, its gradient and its weight on the wire.
-enum class DType : uint8_t { kF32 = 1, kBF16 = 2, kF16 = 3 };
+using ::ballast::Device;
+using ::ballast::DType;
+using ::ballast::Durability;
+using ::ballast::InitMode;
+using ::ballast::kUserStateBytesMax;
+using ::ballast::NonfinitePolicy;
+using ::ballast::Resume;
 
 // A named parameter. Its gradient and weight are contiguous row-major arrays of `dtype`.
 struct Tensor {
@@ -48,45 +56,6 @@ struct Tensor {
   uint32_t group = 0;
   std::vector<std::string> aliases;  // other names of the same storage (tied weights)
 };
-
-enum class InitMode {
-  // Every trainer holds equal weights: the servers compare digests, the lead trainer uploads.
-  kEqual,
-  // The lead trainer uploads, the others receive its weights at attach.
-  kBroadcast,
-};
-
-// Failures that a finished round survives. Numbers equal ballast.v1.Durability.
-enum class Durability : uint8_t {
-  kPower = 1,    // power loss of every host
-  kProcess = 2,  // kill -9 of every server process
-  kNone = 3,     // nothing: a lost server ends the job
-};
-
-// Where the servers should keep the optimizer state: a hint that changes no bit. ds_config
-// offload_optimizer.device. Numbers equal ballast.v1.Device.
-enum class Device : uint8_t {
-  kAuto = 0,  // in memory if it fits, else on NVMe if the job is durable
-  kCpu = 1,   // in memory, or the job is refused with OVER_BUDGET
-  kNvme = 2,  // on NVMe, with as much of it in memory as fits; durable jobs only
-};
-
-// Policy for a round in which a gradient, or the sum of the gradients, is NaN or Inf. Either way no
-// server applies any of it. Numbers equal ballast.v1.NonfinitePolicy.
-enum class NonfinitePolicy : uint8_t {
-  kSkip = 0,  // the job continues: RoundReport::applied is false
-  kHalt = 1,  // the step of every trainer ends with NONFINITE
-};
-
-// How Attach treats an existing job of the same name. Numbers equal ballast.v1.Resume.
-enum class Resume : uint8_t {
-  kNever = 1,  // a new job; NAME_IN_USE when one exists
-  kAuto = 2,   // the job of that name if one exists, else a new one
-  kMust = 3,   // the job of that name; UNKNOWN_JOB when none exists
-};
-
-// Most bytes of a user state (Client::SetUserState).
-inline constexpr size_t kUserStateBytesMax = 65536;
 
 // Pause::server while an attach does not know the id of the server at Pause::address.
 inline constexpr uint32_t kServerUnknown = UINT32_MAX;
@@ -127,51 +96,37 @@ struct Pause {
   uint32_t world = 0;                // likewise: trainers from now on
 };
 
-struct JobOptions : Servers {
-  std::string job;     // name, [A-Za-z0-9][A-Za-z0-9._-]{0,127}
-  uint32_t world = 1;  // number of trainers
-  uint32_t slot = 0;   // this trainer's seat, 0..world-1
+// Everything about a job and this trainer's part in it. The base JobSettings has the options that
+// the servers know, too (ballast/job_settings.h).
+struct JobOptions : Servers, JobSettings {
+  JobOptions() = default;
+  JobOptions(Servers servers, std::string name)
+      : Servers(std::move(servers)), job(std::move(name)) {}
+
+  std::string job;    // name, [A-Za-z0-9][A-Za-z0-9._-]{0,127}
+  uint32_t slot = 0;  // this trainer's seat, 0..world-1
   // The optimizer, as docs/optimizers.md lists them: "AdamW", "SGD", ...
   std::string optimizer = "AdamW";
   // Its options by name, fixed for the life of the job. Options left out have their defaults.
   std::map<std::string, double> optimizer_options;
-  double max_grad_norm = 0;  // global 2-norm clip; 0: off. ds_config gradient_clipping
-  double loss_scale = 1;     // static; gradients arrive multiplied by it
-  PolicyOptions policy;      // or a dynamic one; and a schedule of learning rates
-  NonfinitePolicy nonfinite = NonfinitePolicy::kSkip;
-  // Rounds in a row that may be skipped; the step of one more ends with NONFINITE. 0: no limit.
-  uint32_t max_consecutive_skips = 100;
-  Gradients gradients = Gradients::kLocal;
-  uint32_t tile_elements = 65536;      // multiple of 64
-  uint32_t extent_elements = 1048576;  // multiple of tile_elements
+  PolicyOptions policy;  // a dynamic loss scale in place of loss_scale; a schedule of rates
   InitMode init = InitMode::kEqual;
   std::chrono::milliseconds attach_timeout = std::chrono::minutes(10);
   double time_scale = 1;  // stretches failure-detection times (sanitizer runs)
   // While Attach waits, it calls this about ten times a second, on its thread; true ends the attach
   // with CANCELLED. For callers that poll for signals. May be empty.
   std::function<bool()> should_stop;
-  // Servers without a storage.data_dir refuse every level but kNone.
-  Durability durability = Durability::kPower;
   // How long a server of a durable job may be away before the call that waits for it fails with
   // SERVER_LOST. time_scale stretches it.
   std::chrono::milliseconds reconnect_timeout = std::chrono::minutes(10);
   // Whether this process may continue an existing job, in place of a process that ended or died.
   // Durable jobs only: with Durability::kNone, kAuto acts as kNever, and kMust is an error.
   Resume resume = Resume::kNever;
-  // Trainers may come and go while the job runs. Then `world` is the number of trainers that the
-  // job starts with. A process whose slot is empty, or beyond the slots of the job, joins with
-  // `resume`. The world changes between two rounds, by one epoch; the mean of a round is over the
-  // trainers that take part in it. The job continues without a trainer that leaves, or whose lease
-  // (`timing.lease` of the servers) runs out. False: the world is fixed, and rounds wait for a lost
-  // trainer. Needs a durable job. All trainers give the same value.
-  bool variable_world = false;
   // Smallest world of a variable one, at most `world`. A job without trainers restarts when `world`
   // trainers have attached, or after `timing.lease` with those attached by then, if at least
   // `min_world`. After a loss the others continue only if at least `min_world` are left. The value
   // of the newest trainers counts, as soon as that many take part.
   uint32_t min_world = 1;
-  // The value of the first trainer counts.
-  Device device = Device::kAuto;
   // Receives the news. Attach, Step, Wait and fetches call it on their thread, without a lock; it
   // also gets the news that came between two calls, at most the newest 64. It may call Abort.
   // Empty: the news is logged.

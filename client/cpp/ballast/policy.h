@@ -11,21 +11,12 @@
 #include <variant>
 #include <vector>
 
+#include "ballast/types.h"
+
 namespace ballast::client {
 
-// How the gradients of the trainers relate. Numbers equal ballast.v1.Gradients.
-enum class Gradients : uint8_t {
-  kLocal = 0,  // each trainer has its own, and the servers average them
-  // Every trainer has the same mean already, as in DDP: the lead trainer pushes it, and its sum is
-  // divided by nothing. The others send no gradients, but lend them all the same: after a loss one
-  // of them takes the lead in the same round. In the first rounds of an epoch, and in each
-  // hundredth, the servers compare checksums of them: GRADIENT_MISMATCH.
-  kReduced = 1,
-  // Each trainer has the sum over all trainers, of at least the extents dealt to it, and pushes
-  // those alone: 1 of world() parts. The servers divide by the world. All trainers have gradients
-  // of the same tensors, else GRADIENT_MISMATCH. See docs/collectives.md.
-  kScattered = 2,
-};
+using ::ballast::Gradients;
+using ::ballast::PolicyProfile;
 
 // A loss scale that the service moves: ds_config fp16, with DeepSpeed's names and defaults.
 struct DynamicLossScale {
@@ -52,12 +43,6 @@ struct ScheduleOptions {
   // Number of schedule groups: as many as lists have values. 0: one more than the largest in
   // `groups`. Larger where a group has no tensor yet.
   uint32_t group_count = 0;
-};
-
-// Whose arithmetic loss scale and schedule follow. Numbers equal ballast.v1.PolicyProfile.
-enum class PolicyProfile : uint8_t {
-  kExact = 0,
-  kDeepSpeed = 1,  // with DeepSpeed's quirks (docs/schedules.md)
 };
 
 // The policies of a job that the service runs.

@@ -14,39 +14,21 @@
 #pragma once
 
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "ballast/types.h"
 
 namespace ballast::client {
 
-// Most bytes of an id. NCCL's has 128.
-inline constexpr size_t kRendezvousIdBytesMax = 1024;
-// Most bytes of a tag, and most tags of a generation.
-inline constexpr size_t kRendezvousTagBytesMax = 64;
-inline constexpr size_t kRendezvousTagsMax = 16;
-
-// Phase of a rank's work with its communicator. Numbers equal ballast.v1.CollectivePhase.
-enum class CollectivePhase : uint8_t {
-  kNone = 0,  // not told
-  kInit = 1,
-  kAgreement = 2,
-  kReduceScatter = 3,
-  kPush = 4,
-  kPull = 5,
-  kAllGather = 6,
-};
-
-// A rank's present or latest work: "in reduce-scatter of bucket 7 of round 812".
-struct Doing {
-  CollectivePhase phase = CollectivePhase::kNone;
-  uint32_t bucket = 0;
-  uint64_t round = 0;  // 0: none
-};
+using ::ballast::CollectivePhase;
+using ::ballast::Doing;
+using ::ballast::kRendezvousIdBytesMax;
+using ::ballast::kRendezvousTagBytesMax;
+using ::ballast::kRendezvousTagsMax;
 
 // A rank's state at its latest heartbeat to the home.
 struct RankNews {

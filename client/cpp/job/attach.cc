@@ -13,6 +13,7 @@
 #include "common/base/status_macros.h"
 #include "common/bytes/crc32c.h"
 #include "common/text/address.h"
+#include "common/types/enum_names.h"
 
 namespace ballast::client {
 namespace {
@@ -42,15 +43,16 @@ absl::Status CheckTimes(const JobOptions& options) {
   return absl::OkStatus();
 }
 
+template <NamedEnum E>
+absl::Status CheckKnown(absl::string_view field, E value) {
+  if (IsKnown(value)) return absl::OkStatus();
+  return BadArgument(
+      absl::StrCat(field, " is ", static_cast<int>(value), "; ", NumberedNames<E>(), " are known"));
+}
+
 absl::Status CheckDurability(const JobOptions& options) {
-  if (options.durability < Durability::kPower || options.durability > Durability::kNone) {
-    return BadArgument(absl::StrCat("durability is ", static_cast<int>(options.durability),
-                                    "; power (1), process (2) and none (3) are known"));
-  }
-  if (options.resume < Resume::kNever || options.resume > Resume::kMust) {
-    return BadArgument(absl::StrCat("resume is ", static_cast<int>(options.resume),
-                                    "; never (1), auto (2) and must (3) are known"));
-  }
+  BALLAST_RETURN_IF_ERROR(CheckKnown("durability", options.durability));
+  BALLAST_RETURN_IF_ERROR(CheckKnown("resume", options.resume));
   if (options.resume == Resume::kMust && options.durability == Durability::kNone) {
     return BadArgument(
         "resume is must, but a job of durability none cannot be continued; give the durability "
@@ -77,21 +79,12 @@ absl::Status CheckWorld(const JobOptions& options) {
 }
 
 absl::Status CheckDevice(const JobOptions& options) {
-  if (options.device > Device::kNvme) {
-    return BadArgument(absl::StrCat("device is ", static_cast<int>(options.device),
-                                    "; auto (0), cpu (1) and nvme (2) are known"));
-  }
+  BALLAST_RETURN_IF_ERROR(CheckKnown("device", options.device));
   if (options.device == Device::kNvme && options.durability == Durability::kNone) {
     return BadArgument(
         "device nvme needs durability power or process: what lives on disk is what survives");
   }
   return absl::OkStatus();
-}
-
-absl::Status CheckGradients(const JobOptions& options) {
-  if (options.gradients <= Gradients::kScattered) return absl::OkStatus();
-  return BadArgument(absl::StrCat("gradients is ", static_cast<int>(options.gradients),
-                                  "; local (0), reduced (1) and scattered (2) are known"));
 }
 
 // The optimizer of a job, by name. Options with their initial values are left out.
@@ -130,7 +123,7 @@ absl::Status ValidateOptions(const JobOptions& options) {
   BALLAST_RETURN_IF_ERROR(CheckDurability(options));
   BALLAST_RETURN_IF_ERROR(CheckWorld(options));
   BALLAST_RETURN_IF_ERROR(CheckDevice(options));
-  BALLAST_RETURN_IF_ERROR(CheckGradients(options));
+  BALLAST_RETURN_IF_ERROR(CheckKnown("gradients", options.gradients));
   if (!(options.time_scale > 0) || options.time_scale > 1000) {
     return BadArgument(
         absl::StrCat("time_scale is ", options.time_scale, "; give a number in (0, 1000]"));
@@ -149,7 +142,7 @@ absl::StatusOr<std::vector<TensorSpec>> ToTensorSpecs(const std::vector<Tensor>&
     TensorSpec spec;
     spec.name = tensor.name;
     spec.shape = tensor.shape;
-    spec.dtype = static_cast<::ballast::DType>(tensor.dtype);
+    spec.dtype = tensor.dtype;
     spec.group = tensor.group;
     spec.aliases = tensor.aliases;
     if (DTypeBytes(spec.dtype) == 0) {
@@ -164,31 +157,21 @@ absl::StatusOr<std::vector<TensorSpec>> ToTensorSpecs(const std::vector<Tensor>&
 
 absl::Status CheckJobSpec(const JobSpec& spec) {
   JobSpec offered = spec;
-  offered.durability = ::ballast::Durability::kNone;
+  offered.durability = Durability::kNone;
   offered.variable_world = false;  // Goes with the durability.
   return ValidateJobSpec(offered, JobLimits{});
 }
 
 absl::StatusOr<JobSpec> MakeJobSpec(const JobOptions& options, const std::vector<Tensor>& tensors) {
   JobSpec spec;
+  static_cast<JobSettings&>(spec) = options;
   BALLAST_RETURN_IF_ERROR(SetOptimizer(options, &spec));
   spec.name = options.job;
-  spec.world = options.world;
   spec.group_count = 1;
   for (const Tensor& tensor : tensors) {
     if (tensor.group != UINT32_MAX) spec.group_count = std::max(spec.group_count, tensor.group + 1);
   }
   BALLAST_ASSIGN_OR_RETURN(spec.tensors, ToTensorSpecs(tensors));
-  spec.max_grad_norm = options.max_grad_norm;
-  spec.loss_scale = options.loss_scale;
-  spec.nonfinite = static_cast<::ballast::NonfinitePolicy>(options.nonfinite);
-  spec.max_consecutive_skips = options.max_consecutive_skips;
-  spec.gradients = static_cast<::ballast::Gradients>(options.gradients);
-  spec.tile_elements = options.tile_elements;
-  spec.extent_elements = options.extent_elements;
-  spec.durability = static_cast<::ballast::Durability>(options.durability);
-  spec.variable_world = options.variable_world;
-  spec.device = static_cast<::ballast::Device>(options.device);
   BALLAST_ASSIGN_OR_RETURN(spec.policy, PolicySpecOf(options.policy));
   BALLAST_RETURN_IF_ERROR(CheckJobSpec(spec));
   return spec;

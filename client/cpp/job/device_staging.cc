@@ -82,8 +82,7 @@ bool DeviceStaging::HasRoom() {
   return !error_.ok() || taken_ + kBuffersForWeights < buffers_;
 }
 
-absl::StatusOr<size_t> DeviceStaging::Stage(const std::vector<device::Piece>& pieces,
-                                            ::ballast::DType dtype) {
+absl::StatusOr<size_t> DeviceStaging::Stage(const std::vector<device::Piece>& pieces, DType dtype) {
   const bool room = HasRoom();
   BALLAST_RETURN_IF_ERROR(error_);
   if (!room) {
@@ -121,7 +120,7 @@ absl::StatusOr<device::Pipeline::Room> DeviceStaging::Take() {
 }
 
 absl::Status DeviceStaging::Land(size_t buffer, const std::vector<device::Piece>& pieces,
-                                 ::ballast::DType dtype) {
+                                 DType dtype) {
   BALLAST_RETURN_IF_ERROR(pipeline_->Pull(buffer, begun_, {pieces, dtype, dtype, nullptr}));
   --taken_;
   return absl::OkStatus();

@@ -54,7 +54,7 @@ class DeviceStaging {
   bool HasRoom();
   // Begins to copy pieces of device memory, of elements of `dtype`, into a buffer, in their order.
   // Returns its number. RESOURCE_EXHAUSTED without room.
-  absl::StatusOr<size_t> Stage(const std::vector<device::Piece>& pieces, ::ballast::DType dtype);
+  absl::StatusOr<size_t> Stage(const std::vector<device::Piece>& pieces, DType dtype);
   // Waits for the bytes of Stage.
   absl::StatusOr<const char*> Await(size_t buffer);
   // The owner of those bytes: the buffer is free when the last copy is gone. Holds `kept` until
@@ -66,8 +66,7 @@ class DeviceStaging {
   // A buffer to write weights to; then either Land, which begins to copy its bytes into pieces of
   // device memory, in their order, or Drop.
   absl::StatusOr<device::Pipeline::Room> Take();
-  absl::Status Land(size_t buffer, const std::vector<device::Piece>& pieces,
-                    ::ballast::DType dtype);
+  absl::Status Land(size_t buffer, const std::vector<device::Piece>& pieces, DType dtype);
 
  private:
   // Buffers whose frames have left, until the session's next call here.

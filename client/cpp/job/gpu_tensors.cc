@@ -14,7 +14,7 @@ namespace {
 // Until the servers say how long their frames are: the default of rounds.chunk_bytes.
 constexpr size_t kBufferBytes = 1 << 20;
 
-absl::StatusOr<uint32_t> DigestOnDevice(const char* values, size_t bytes, ::ballast::DType dtype,
+absl::StatusOr<uint32_t> DigestOnDevice(const char* values, size_t bytes, DType dtype,
                                         DeviceStaging* staging) {
   uint32_t crc = 0;
   for (size_t at = 0; at < bytes;) {

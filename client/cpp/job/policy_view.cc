@@ -6,6 +6,7 @@
 #include "client/cpp/job/arguments.h"
 #include "common/base/status_macros.h"
 #include "common/policy/schedule_arguments.h"
+#include "common/types/enum_names.h"
 #include "proto/convert/job_convert.h"
 #include "proto/convert/policy_convert.h"
 
@@ -36,12 +37,12 @@ Policy Shown(const PolicyState& state) {
 }
 
 absl::StatusOr<PolicySpec> PolicySpecOf(const PolicyOptions& options) {
-  if (options.profile > PolicyProfile::kDeepSpeed) {
-    return BadArgument(absl::StrCat("profile is ", static_cast<int>(options.profile),
-                                    "; exact (0) and deepspeed (1) are known"));
+  if (!IsKnown(options.profile)) {
+    return BadArgument(absl::StrCat("profile is ", static_cast<int>(options.profile), "; ",
+                                    NumberedNames<PolicyProfile>(), " are known"));
   }
   PolicySpec policy;
-  policy.profile = static_cast<::ballast::PolicyProfile>(options.profile);
+  policy.profile = options.profile;
   if (options.loss_scale.has_value()) {
     const DynamicLossScale& given = *options.loss_scale;
     policy.loss_scaler = {.initial_scale_power = given.initial_scale_power,

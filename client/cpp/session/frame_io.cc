@@ -183,7 +183,7 @@ absl::Status FrameIo::TakeWeights(const ServerLink& server, const DecodedFrame& 
 absl::Status FrameIo::TakeState(const ServerLink& server, const DecodedFrame& frame,
                                 Activity* activity) {
   const FrameHeader& header = frame.header;
-  if (header.dtype != ::ballast::DType::kF32 || header.array >= StateArrayCount(job_->spec)) {
+  if (header.dtype != DType::kF32 || header.array >= StateArrayCount(job_->spec)) {
     return server.Broke(
         absl::StrCat("sent state array ", header.array, " as ", DTypeName(header.dtype)));
   }

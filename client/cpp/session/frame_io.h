@@ -57,7 +57,7 @@ class FrameIo {
     std::optional<size_t> buffer;  // without one, all its memory is the host's
   };
 
-  ::ballast::DType DTypeOf(const FrameRange& range) const {
+  DType DTypeOf(const FrameRange& range) const {
     return job_->layout.extents()[range.extent].dtype;
   }
   std::vector<TensorPiece> PiecesOfRange(const FrameRange& range) const;

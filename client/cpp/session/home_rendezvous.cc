@@ -8,16 +8,12 @@
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "common/rendezvous/rendezvous_types.h"
+#include "common/types/enum_names.h"
 
 namespace ballast::client {
 namespace {
 
 using std::chrono::milliseconds;
-
-static_assert(kRendezvousIdBytesMax == rendezvous::kIdBytesMax);
-static_assert(kRendezvousTagBytesMax == rendezvous::kTagBytesMax);
-static_assert(kRendezvousTagsMax == rendezvous::kTagsMax);
-static_assert(static_cast<int>(CollectivePhase::kAllGather) == v1::COLLECTIVE_PHASE_ALL_GATHER);
 
 // A call without an answer within its wait and this time is made again.
 constexpr milliseconds kWait{10'000};
@@ -35,8 +31,7 @@ bool MayAskAgain(const absl::Status& status) {
 
 // A phase of a newer home is none that this build knows.
 Doing DoingOf(const v1::Doing& doing) {
-  const bool known = doing.phase() >= 0 && doing.phase() <= v1::COLLECTIVE_PHASE_ALL_GATHER;
-  return {known ? static_cast<CollectivePhase>(doing.phase()) : CollectivePhase::kNone,
+  return {FromNumber<CollectivePhase>(doing.phase()).value_or(CollectivePhase::kNone),
           doing.bucket(), doing.round()};
 }
 

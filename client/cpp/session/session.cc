@@ -10,6 +10,7 @@
 #include "client/cpp/session/retry.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
+#include "common/types/enum_names.h"
 #include "proto/convert/channel.h"
 #include "proto/convert/frame_codec.h"
 #include "proto/convert/methods.h"
@@ -44,7 +45,7 @@ absl::Status CheckContributors(const AttachResult& attached) {
   std::vector<uint32_t> slots;
   for (const v1::Member& member : epoch.members()) slots.push_back(member.slot());
   const uint32_t groups = spec.group_count;
-  const bool follows = spec.gradients == ::ballast::Gradients::kLocal
+  const bool follows = spec.gradients == Gradients::kLocal
                            ? each
                            : ContributorsIn(epoch) == ContributorsBy(spec.gradients, slots, groups);
   if (known && follows) return absl::OkStatus();

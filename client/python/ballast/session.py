@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ballast import attach_settings, backend, interrupts, lifetime
+from ballast import backend, interrupts, lifetime
 from ballast.config import JobConfig
 from ballast.errors import BallastError, Closed
 from ballast.interrupts import SLICE_S
@@ -31,6 +31,21 @@ class TensorSpec(NamedTuple):
     dtype: str
     group: int
     aliases: tuple[str, ...]
+
+
+def job_options(
+    config: JobConfig, optimizer: tuple[str, dict[str, float]], schedule_groups: Sequence[int]
+) -> Any:
+    """The extension module's JobOptions. AttributeError, with its name, for a field it lacks."""
+    options = backend.core().JobOptions()
+    for name, value in config.for_core().items():
+        setattr(options, name, value)
+    options.optimizer, options.optimizer_options = optimizer
+    if (schedule := config.lr_schedule) is not None:
+        options.schedule = (
+            schedule.name, schedule.arguments(), list(schedule_groups), schedule.groups
+        )  # fmt: skip
+    return options
 
 
 class Session(interrupts.Interruptible):
@@ -81,10 +96,7 @@ class Session(interrupts.Interruptible):
         if gpu is not None:
             gpu.note_stream()
         operation = backend.core().start_attach(
-            **attach_settings.of(config),
-            **attach_settings.policy(config, schedule_groups),
-            optimizer=optimizer[0],
-            optimizer_options=optimizer[1],
+            options=job_options(config, optimizer, schedule_groups),
             pauses=queue,
             tensors=[tuple(t) for t in tensors],
             weights=weights,

@@ -31,7 +31,7 @@ Operation* Start(Endpoints endpoints, const SecurityTuple& security, double pati
   client::AdminOptions options;
   options.endpoints = std::move(endpoints);
   options.security = ToSecurity(security);
-  options.patience = std::chrono::milliseconds(static_cast<int64_t>(patience_s * 1000.0));
+  options.patience = Milliseconds(patience_s);
   options.time_scale = time_scale;
   options.should_stop = [stop] { return stop->load(); };
   return new Operation([admin = client::Admin(std::move(options)), call = std::move(call)](

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "ballast/error.h"
+#include "common/tensor/dtype.h"
 #include "common/text/names.h"
 
 namespace ballast::python {
@@ -21,16 +22,10 @@ namespace {
   throw nb::python_error();
 }
 
-[[noreturn]] void RaiseBadArgument(const std::string& message) {
-  RaiseFields("INVALID_ARGUMENT", "BAD_ARGUMENT", message, client::ErrorInfo());
-}
-
-client::DType ToDType(const std::string& name, const std::string& tensor) {
+client::DType FromTorchName(absl::string_view name) {
   if (name == "float32") return client::DType::kF32;
   if (name == "bfloat16") return client::DType::kBF16;
-  if (name == "float16") return client::DType::kF16;
-  RaiseBadArgument(absl::StrCat("tensor '", tensor, "' has dtype '", name,
-                                "'; float32, bfloat16 and float16 are supported"));
+  return name == "float16" ? client::DType::kF16 : kNoDType;
 }
 
 const char* KindName(client::Pause::Kind kind) {
@@ -61,6 +56,10 @@ void Raise(const absl::Status& status) {
   RaiseFields(absl::StatusCodeToString(status.code()), reason, std::string(status.message()), info);
 }
 
+void RaiseBadArgument(const std::string& message) {
+  RaiseFields("INVALID_ARGUMENT", "BAD_ARGUMENT", message, client::ErrorInfo());
+}
+
 client::Security ToSecurity(const SecurityTuple& security) {
   const auto& [ca, certificate, key, token_file] = security;
   return {ca, certificate, key, token_file};
@@ -73,7 +72,11 @@ std::vector<client::Tensor> ToTensors(const std::vector<TensorTuple>& tuples) {
     client::Tensor tensor;
     tensor.name = name;
     tensor.shape = shape;
-    tensor.dtype = ToDType(dtype, name);
+    tensor.dtype = FromTorchName(dtype);
+    if (tensor.dtype == kNoDType) {
+      RaiseBadArgument(absl::StrCat("tensor '", name, "' has dtype '", dtype,
+                                    "'; float32, bfloat16 and float16 are supported"));
+    }
     tensor.group = group;
     tensor.aliases = aliases;
     tensors.push_back(std::move(tensor));
@@ -93,52 +96,8 @@ std::vector<client::TensorBuffers> ToBuffers(const Addresses& grads, const Addre
   return buffers;
 }
 
-client::InitMode ToInitMode(const std::string& init) {
-  if (init == "equal") return client::InitMode::kEqual;
-  if (init == "broadcast") return client::InitMode::kBroadcast;
-  RaiseBadArgument(absl::StrCat("init is '", init, "'; must be 'equal' or 'broadcast'"));
-}
-
-client::Durability ToDurability(const std::string& durability) {
-  if (durability == "power") return client::Durability::kPower;
-  if (durability == "process") return client::Durability::kProcess;
-  if (durability == "none") return client::Durability::kNone;
-  RaiseBadArgument(
-      absl::StrCat("durability is '", durability, "'; must be 'power', 'process' or 'none'"));
-}
-
-client::Device ToDevice(const std::string& device) {
-  if (device == "auto") return client::Device::kAuto;
-  if (device == "cpu") return client::Device::kCpu;
-  if (device == "nvme") return client::Device::kNvme;
-  RaiseBadArgument(absl::StrCat("device is '", device, "'; must be 'auto', 'cpu' or 'nvme'"));
-}
-
-client::Gradients ToGradients(const std::string& gradients) {
-  if (gradients == "local") return client::Gradients::kLocal;
-  if (gradients == "reduced") return client::Gradients::kReduced;
-  if (gradients == "scattered") return client::Gradients::kScattered;
-  RaiseBadArgument(
-      absl::StrCat("gradients is '", gradients, "'; must be 'local', 'reduced' or 'scattered'"));
-}
-
-client::Resume ToResume(const std::string& resume) {
-  if (resume == "never") return client::Resume::kNever;
-  if (resume == "auto") return client::Resume::kAuto;
-  if (resume == "must") return client::Resume::kMust;
-  RaiseBadArgument(absl::StrCat("resume is '", resume, "'; must be 'never', 'auto' or 'must'"));
-}
-
-client::NonfinitePolicy ToNonfinitePolicy(const std::string& nonfinite) {
-  if (nonfinite == "skip") return client::NonfinitePolicy::kSkip;
-  if (nonfinite == "halt") return client::NonfinitePolicy::kHalt;
-  RaiseBadArgument(absl::StrCat("nonfinite is '", nonfinite, "'; must be 'skip' or 'halt'"));
-}
-
-client::PolicyProfile ToProfile(const std::string& profile) {
-  if (profile == "exact") return client::PolicyProfile::kExact;
-  if (profile == "deepspeed") return client::PolicyProfile::kDeepSpeed;
-  RaiseBadArgument(absl::StrCat("profile is '", profile, "'; must be 'exact' or 'deepspeed'"));
+std::chrono::milliseconds Milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000.0));
 }
 
 nb::dict ToDict(const client::RoundReport& report) {

@@ -8,14 +8,18 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "ballast/admin.h"
 #include "ballast/client.h"
+#include "common/types/enum_names.h"
 
 namespace ballast::python {
 
@@ -30,6 +34,7 @@ using Addresses = std::vector<uintptr_t>;
 // Raises the exception class of the status' reason (ballast.errors.from_status) by throwing
 // nanobind's python_error. Requires !status.ok().
 [[noreturn]] void Raise(const absl::Status& status);
+[[noreturn]] void RaiseBadArgument(const std::string& message);
 
 client::Security ToSecurity(const SecurityTuple& security);
 
@@ -40,19 +45,14 @@ std::vector<client::Tensor> ToTensors(const std::vector<TensorTuple>& tuples);
 // BadArgument when the lengths differ.
 std::vector<client::TensorBuffers> ToBuffers(const Addresses& grads, const Addresses& weights);
 
-// Raises BadArgument unless `init` is "equal" or "broadcast".
-client::InitMode ToInitMode(const std::string& init);
-// Raises BadArgument unless `durability` is "power", "process" or "none".
-client::Durability ToDurability(const std::string& durability);
-// Raises BadArgument unless `device` is "auto", "cpu" or "nvme".
-client::Device ToDevice(const std::string& device);
-client::Gradients ToGradients(const std::string& gradients);
-client::NonfinitePolicy ToNonfinitePolicy(const std::string& nonfinite);
-// Raises BadArgument unless `profile` is "exact" or "deepspeed".
-client::PolicyProfile ToProfile(const std::string& profile);
+// The value of E that `name` is; BadArgument with all names if it is none. `field`: of the option.
+template <NamedEnum E>
+E ToEnum(const char* field, const std::string& name) {
+  if (const std::optional<E> value = FromName<E>(name); value.has_value()) return *value;
+  RaiseBadArgument(absl::StrCat(field, " is '", name, "'; must be ", QuotedNames<E>()));
+}
 
-// Raises BadArgument unless `resume` is "never", "auto" or "must".
-client::Resume ToResume(const std::string& resume);
+std::chrono::milliseconds Milliseconds(double seconds);
 
 nanobind::dict ToDict(const client::RoundReport& report);  // paused_ns as "paused_ms"
 nanobind::dict ToDict(const client::TransferCounters& counters);

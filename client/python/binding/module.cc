@@ -20,6 +20,7 @@
 #include "client/python/binding/convert.h"
 #include "client/python/binding/exit_leave.h"
 #include "client/python/binding/gpu.h"
+#include "client/python/binding/job_options.h"
 #include "client/python/binding/operation.h"
 #include "client/python/binding/pause_queue.h"
 #include "client/python/binding/policy.h"
@@ -29,10 +30,6 @@
 namespace ballast::python {
 namespace nb = nanobind;
 namespace {
-
-std::chrono::milliseconds Milliseconds(double seconds) {
-  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000.0));
-}
 
 // Python's handle on a client. A process forked from the owner must not run the destructor: the
 // threads it would join exist only in the parent.
@@ -75,40 +72,9 @@ Operation* Attach(client::JobOptions options, std::vector<client::Tensor> tensor
   return new Operation(attach, std::move(stop));
 }
 
-Operation* StartAttach(std::vector<std::string> endpoints, const SecurityTuple& security,
-                       std::string job, uint32_t world, uint32_t slot, std::string optimizer,
-                       const std::map<std::string, double>& optimizer_options, double max_grad_norm,
-                       double loss_scale, const std::string& nonfinite,
-                       uint32_t max_consecutive_skips, uint32_t tile_elements,
-                       uint32_t extent_elements, const std::string& init, double attach_timeout_s,
-                       double time_scale, const std::string& durability, double reconnect_timeout_s,
-                       const std::string& resume, bool variable_world, uint32_t min_world,
-                       const std::string& device, const std::string& gradients,
-                       const nb::dict& policy, const PauseQueue& pauses,
+Operation* StartAttach(client::JobOptions options, const PauseQueue& pauses,
                        const std::vector<TensorTuple>& tensors, const Addresses& weights,
                        const Gpu* gpu) {
-  client::JobOptions options{{std::move(endpoints), ToSecurity(security)}, std::move(job)};
-  options.world = world;
-  options.slot = slot;
-  options.optimizer = std::move(optimizer);
-  options.optimizer_options = optimizer_options;
-  options.max_grad_norm = max_grad_norm;
-  options.loss_scale = loss_scale;
-  options.nonfinite = ToNonfinitePolicy(nonfinite);
-  options.max_consecutive_skips = max_consecutive_skips;
-  options.tile_elements = tile_elements;
-  options.extent_elements = extent_elements;
-  options.init = ToInitMode(init);
-  options.attach_timeout = Milliseconds(attach_timeout_s);
-  options.time_scale = time_scale;
-  options.durability = ToDurability(durability);
-  options.reconnect_timeout = Milliseconds(reconnect_timeout_s);
-  options.resume = ToResume(resume);
-  options.variable_world = variable_world;
-  options.min_world = min_world;
-  options.device = ToDevice(device);
-  options.gradients = ToGradients(gradients);
-  options.policy = ToPolicy(policy);
   options.on_pause = pauses.Listener();
   return Attach(std::move(options), ToTensors(tensors), ToBuffers({}, weights),
                 gpu == nullptr ? std::nullopt : std::optional(gpu->options()));
@@ -117,11 +83,11 @@ Operation* StartAttach(std::vector<std::string> endpoints, const SecurityTuple& 
 Operation* StartExtend(const Connection& self, const std::vector<TensorTuple>& tensors,
                        const Addresses& weights, const std::string& init,
                        const std::vector<uint32_t>& schedule_groups) {
-  return new Operation([client = self.client(), specs = ToTensors(tensors),
-                        buffers = ToBuffers({}, weights), mode = ToInitMode(init),
-                        schedule_groups](OperationResult*) {
-    return client->Extend(specs, buffers, mode, schedule_groups);
-  });
+  return new Operation(
+      [client = self.client(), specs = ToTensors(tensors), buffers = ToBuffers({}, weights),
+       mode = ToEnum<client::InitMode>("init", init), schedule_groups](OperationResult*) {
+        return client->Extend(specs, buffers, mode, schedule_groups);
+      });
 }
 
 // `arrays`: one list per state array, of an address per tensor.
@@ -339,15 +305,9 @@ NB_MODULE(_core, module) {
       .def(nb::init<std::string, int, int64_t>(), nb::arg("library"), nb::arg("ordinal"),
            nb::arg("pinned_bytes"))
       .def("set_stream", &Gpu::SetStream);
-  module.def("start_attach", &StartAttach, nb::kw_only(), nb::arg("endpoints"), nb::arg("security"),
-             nb::arg("job"), nb::arg("world"), nb::arg("slot"), nb::arg("optimizer"),
-             nb::arg("optimizer_options"), nb::arg("max_grad_norm"), nb::arg("loss_scale"),
-             nb::arg("nonfinite"), nb::arg("max_consecutive_skips"), nb::arg("tile_elements"),
-             nb::arg("extent_elements"), nb::arg("init"), nb::arg("attach_timeout_s"),
-             nb::arg("time_scale"), nb::arg("durability"), nb::arg("reconnect_timeout_s"),
-             nb::arg("resume"), nb::arg("variable_world"), nb::arg("min_world"), nb::arg("device"),
-             nb::arg("gradients"), nb::arg("policy"), nb::arg("pauses"), nb::arg("tensors"),
-             nb::arg("weights"), nb::arg("gpu").none() = nb::none());
+  DefineJobOptions(module);
+  module.def("start_attach", &StartAttach, nb::kw_only(), nb::arg("options"), nb::arg("pauses"),
+             nb::arg("tensors"), nb::arg("weights"), nb::arg("gpu").none() = nb::none());
 }
 
 }  // namespace ballast::python

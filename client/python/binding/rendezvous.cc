@@ -7,7 +7,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "client/python/binding/convert.h"
-#include "common/base/reason.h"
 
 namespace ballast::python {
 namespace nb = nanobind;
@@ -17,12 +16,8 @@ client::Meeting ToMeeting(const MeetingTuple& tuple) {
   client::Meeting meeting;
   double timeout_s = 0;
   std::tie(meeting.epoch, meeting.generation, meeting.tag, timeout_s) = tuple;
-  meeting.timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1000.0));
+  meeting.timeout = Milliseconds(timeout_s);
   return meeting;
-}
-
-[[noreturn]] void RaiseBadArgument(const std::string& text) {
-  Raise(ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadArgument, text));
 }
 
 absl::Status Exchange(client::Rendezvous* rendezvous, const client::Meeting& meeting,
@@ -68,10 +63,9 @@ Operation* StartRendezvous(const std::shared_ptr<client::Client>& client, const 
 }
 
 void SetDoing(client::Client* client, uint8_t phase, uint32_t bucket, uint64_t round) {
-  if (phase > static_cast<uint8_t>(client::CollectivePhase::kAllGather)) {
-    RaiseBadArgument(absl::StrCat("no phase of a collective: ", phase));
-  }
-  client->rendezvous()->SetDoing({static_cast<client::CollectivePhase>(phase), bucket, round});
+  const auto known = FromNumber<client::CollectivePhase>(phase);
+  if (!known.has_value()) RaiseBadArgument(absl::StrCat("no phase of a collective: ", phase));
+  client->rendezvous()->SetDoing({*known, bucket, round});
 }
 
 nb::bytes ToBytes(const std::string& bytes) { return nb::bytes(bytes.data(), bytes.size()); }

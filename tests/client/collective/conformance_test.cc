@@ -253,7 +253,7 @@ TEST_P(CollectiveConformance, DifferentCallsAreAnErrorOnAllRanks) {
 TEST_P(CollectiveConformance, ElementsOfNoTypeAreRefused) {
   Run(1, [](Collective& collective) {
     float share = 0;
-    EXPECT_EQ(collective.ReduceScatter({1, 0}, DType::kUnspecified, &share, &share, 1).code(),
+    EXPECT_EQ(collective.ReduceScatter({1, 0}, kNoDType, &share, &share, 1).code(),
               absl::StatusCode::kInvalidArgument);
   });
 }

@@ -187,7 +187,7 @@ TEST_P(DeviceConformance, KnowsItsOwnMemory) {
 TEST_P(DeviceConformance, RefusesATypeThatIsNone) {
   const Measurement odd{slab_, 1, DType::kF32, 65, nullptr};
   EXPECT_EQ(device_->Measure(first_, odd).code(), absl::StatusCode::kInvalidArgument);
-  const Packing none{{}, DType::kUnspecified, DType::kF32, slab_};
+  const Packing none{{}, kNoDType, DType::kF32, slab_};
   EXPECT_EQ(device_->Pack(first_, none).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(device_->Unpack(first_, none).code(), absl::StatusCode::kInvalidArgument);
 }

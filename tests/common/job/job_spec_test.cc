@@ -56,7 +56,7 @@ const Case kBadSpecs[] = {
        s->options = {-1, 0, 0};
      }},
     {"reduction_id", [](JobSpec* s) { s->reduction_id = 9; }},
-    {"durability", [](JobSpec* s) { s->durability = Durability::kUnspecified; }},
+    {"durability", [](JobSpec* s) { s->durability = Durability{}; }},
     {"nonfinite policy 7", [](JobSpec* s) { s->nonfinite = static_cast<NonfinitePolicy>(7); }},
     {"tile_elements", [](JobSpec* s) { s->tile_elements = 1; }},
     {"extent_elements", [](JobSpec* s) { s->extent_elements = 65537; }},
@@ -69,7 +69,7 @@ const Case kBadSpecs[] = {
     {R"(the name "" of tensor 1 has 0 bytes)", [](JobSpec* s) { s->tensors[1].name = ""; }},
     {R"(the name "\t" of an alias of tensor 0 ("a.weight") contains)",
      [](JobSpec* s) { s->tensors[0].aliases = {"\t"}; }},
-    {"dtype", [](JobSpec* s) { s->tensors[0].dtype = DType::kUnspecified; }},
+    {"dtype", [](JobSpec* s) { s->tensors[0].dtype = kNoDType; }},
     {"negative dimension", [](JobSpec* s) { s->tensors[0].shape = {-1}; }},
     {"9 dimensions", [](JobSpec* s) { s->tensors[0].shape.assign(9, 1); }},
     {"more than", [](JobSpec* s) { s->tensors[0].shape.assign(3, int64_t{1} << 40); }},

@@ -40,7 +40,7 @@ void CheckFrame(const DecodedFrame& frame, absl::string_view message) {
   const FrameHeader& header = frame.header;
   BALLAST_CHECK(header.length_bytes == frame.payload.bytes());
   BALLAST_CHECK(frame.payload.bytes() <= kFrameMax);
-  BALLAST_CHECK(header.dtype != DType::kUnspecified && header.kind != FrameKind::kUnspecified);
+  BALLAST_CHECK(header.dtype != kNoDType && header.kind != FrameKind::kUnspecified);
   v1::ClientMessage stock;  // Field 15 is the same in both.
   if (stock.ParseFromArray(message.data(), static_cast<int>(message.size()))) {
     BALLAST_CHECK(stock.has_frame() && SameHeader(header, stock.frame()));

@@ -222,7 +222,7 @@ def test_fp16_without_a_fixed_scale_has_one_that_the_service_moves(fake):
     fp16 = {"enabled": True, "initial_scale_power": 4, "hysteresis": 1}
     engine = deepspeed.initialize(model=model(), config=config(fp16=fp16))[0]
     assert engine.loss_scale() == engine.optimizer.cur_scale == 16.0
-    assert fake.last.options["dynamic_loss_scale"] == (4, 1000, 1, False, 1.0)
+    assert fake.last.options["loss_scale"] == (4, 1000, 1, False, 1.0)
     train(engine, 1, torch.float16)
     engine.backward(engine(batch(0, torch.float16)).sum() * math.nan)
     engine.step()
@@ -237,7 +237,7 @@ def test_the_section_ballast_says_where_the_job_is_and_how_durable(fake):
     train(engine, 1)
     opt = engine.optimizer
     assert (opt.job, opt.durability) == ("of-file", "process")
-    assert fake.last.options["endpoints"] == ["127.0.0.1:1", "127.0.0.1:2"]
+    assert fake.last.options["endpoints"] == ("127.0.0.1:1", "127.0.0.1:2")
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_stage_0_has_no_hysteresis_under_deepspeeds_profile(fake, profile, stage
     ballast = {} if profile is None else {"ballast": {"profile": profile}}
     given = config(fp16=fp16, zero_optimization={"stage": stage}, **ballast)
     assert deepspeed.initialize(model=model(), config=given)[0].loss_scale() == 16.0
-    assert fake.last.options["dynamic_loss_scale"] == (4, 1000, hysteresis, False, 1.0)
+    assert fake.last.options["loss_scale"] == (4, 1000, hysteresis, False, 1.0)
 
 
 def test_the_loss_scale_of_each_round_reaches_the_monitors(fake, tmp_path):
@@ -282,8 +282,8 @@ def test_a_schedule_of_the_configuration_is_the_services(fake):
         model=model(), config=config(scheduler=section))
     assert scheduler is engine.lr_scheduler and scheduler.last_batch_iteration == -1
     train(engine, 3)
-    assert fake.last.options["schedule"] == "WarmupDecayLR"
-    assert fake.last.options["schedule_arguments"] == {
+    assert fake.last.options["schedule"][0] == "WarmupDecayLR"
+    assert fake.last.options["schedule"][1] == {
         "total_num_steps": 9.0, "warmup_min_lr": 0.0, "warmup_max_lr": [0.5],
         "warmup_num_steps": 1000.0, "warmup_type": "log"}
     scheduler.step()  # as scripts do that step it themselves

@@ -413,7 +413,7 @@ RecordHeader RandomRecordHeader(bool extent, uint32_t segment, uint64_t offset,
                                 std::mt19937_64* random) {
   std::mt19937_64& next = *random;
   return {.type = static_cast<RecordType>(extent ? 1 : 2 + next() % 2),
-          .dtype = extent ? DType::kF32 : DType::kUnspecified,
+          .dtype = extent ? DType::kF32 : kNoDType,
           .job = 77,
           .server = 2,
           .round = next() % 4,

@@ -196,7 +196,7 @@ TEST(LogFormat, WhatIsReadIsWhatWasWritten) {
     header.type = type;
     header.secret = type == RecordType::kPrepared ? 0 : kSecret;
     if (type != RecordType::kExtent) {
-      header.dtype = DType::kUnspecified;
+      header.dtype = kNoDType;
       header.extent = 0;
       header.sumsq = 0;
     }

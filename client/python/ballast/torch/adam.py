@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from typing_extensions import Unpack  # which torch needs
 
+from ballast.config import JobOptions, spelled_out
 from ballast.errors import at_border
-from ballast.job_options import JobOptions, spelled_out
 from ballast.torch.adam_kind import AdamKind
 from ballast.torch.service_optimizer import ServiceOptimizer
 

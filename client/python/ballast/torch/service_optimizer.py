@@ -20,7 +20,6 @@ import torch
 
 from ballast import config
 from ballast.errors import BadArgument, Unsupported, at_border
-from ballast.job_options import JobOptions, refuse_unknown
 from ballast.torch import files, handle, load
 from ballast.torch.accumulation import Accumulation
 from ballast.torch.job_calls import JobCalls
@@ -45,10 +44,10 @@ class ServiceOptimizer(JobCalls):
         params: Any,
         defaults: dict[str, Any],
         model: torch.nn.Module | None,
-        job_options: JobOptions,
+        job_options: config.JobOptions,
     ) -> None:
         """defaults: the kind's hyper-parameters and options, as they were given."""
-        refuse_unknown(job_options, f"{self._kind.name}.__init__()")
+        config.refuse_unknown(job_options, f"{self._kind.name}.__init__()")
         check_params(params)
         defaults = self._kind.checked_defaults(defaults)
         self._naming = Naming(model)  # super() adds the groups, which are named there.
