@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import ballast
-from ballast import config, roll_call
+from ballast import _rank_liveness, config
 from ballast.rendezvous import Phase, Rendezvous
 from ballast.session import Session, TensorSpec
 from e2e.cluster import HANG_S, Cluster, fresh_job, wait_for
@@ -184,7 +184,7 @@ def test_a_home_that_starts_again_is_asked_again(start_cluster):
         cluster.kill(0, signal.SIGKILL)
         with pytest.raises(ballast.BallastError, match="the job's home is away") as away:
             second.roll_call()
-        assert roll_call.is_away(away.value)
+        assert _rank_liveness.is_away(away.value)
         with pytest.raises(ballast.BallastError, match="the job's home is away"):
             second.give_up("main", "it is over")
     finally:

@@ -9,7 +9,7 @@ import ballast
 import ballast.torch as bt
 import pytest
 import torch
-from ballast import roll_call
+from ballast import _rank_liveness
 from ballast.rendezvous import Phase
 from ballast.torch import reduced
 from ballast.torch.collective import Agreement
@@ -113,7 +113,7 @@ def test_an_error_of_the_group_is_a_lost_trainer_with_place_and_round(fake, grou
 
     monkeypatch.setattr("ballast.torch.collective._reduce_scatter", fails)
     monkeypatch.setattr("ballast.torch.collective.ROLL_CALL_S", 0.0)
-    monkeypatch.setattr("ballast.roll_call.WAIT_S", 0.0)
+    monkeypatch.setattr("ballast._rank_liveness.WAIT_S", 0.0)
     with pytest.raises(ballast.TrainerLost) as lost:
         opt.step()
     text = "of epoch 1 did not arrive within 0 s (in reduce-scatter of bucket 0 of round 1; torch "
@@ -377,7 +377,7 @@ class Home:
 def test_a_rank_that_the_home_does_not_hear_is_lost_and_named_with_what_it_did():
     doing = (Phase.REDUCE_SCATTER, 7, 812)
     home = Home((12, [news(0, 9.0), news(1, 0.1), news(2, 0.2), news(3, 58.0, doing=doing)]))
-    found = roll_call.look(home, 12)
+    found = _rank_liveness.look(home, 12)
     assert found.ranks == [3]
     assert found.notes == [
         "rank 3 was last heard 58 s ago, in reduce-scatter of bucket 7 of round 812"
@@ -386,20 +386,20 @@ def test_a_rank_that_the_home_does_not_hear_is_lost_and_named_with_what_it_did()
 
 def test_the_home_is_asked_until_a_rank_is_silent(monkeypatch):
     home = Home((12, [news(0, 0.0), news(1, 0.4)]), (12, [news(0, 0.0), news(1, 1.6)]))
-    assert roll_call.look(home, 12).ranks == [1]
+    assert _rank_liveness.look(home, 12).ranks == [1]
     assert home.asked == 2
-    monkeypatch.setattr(roll_call, "WAIT_S", 0.0)
-    found = roll_call.look(Home((12, [news(0, 0.0), news(1, 0.4)])), 12)
-    assert found == roll_call.Findings([], [])
+    monkeypatch.setattr(_rank_liveness, "WAIT_S", 0.0)
+    found = _rank_liveness.look(Home((12, [news(0, 0.0), news(1, 0.4)])), 12)
+    assert found == _rank_liveness.Findings([], [])
 
 
 def test_a_home_that_just_started_names_no_rank_as_lost_before_a_lease_has_passed(monkeypatch):
-    monkeypatch.setattr(roll_call, "WAIT_S", 0.0)
-    found = roll_call.look(Home((12, [news(0, 0.0), news(1, 2.5, heard=False)])), 12)
+    monkeypatch.setattr(_rank_liveness, "WAIT_S", 0.0)
+    found = _rank_liveness.look(Home((12, [news(0, 0.0), news(1, 2.5, heard=False)])), 12)
     assert found.ranks == []
     assert found.notes == ["rank 1 was not heard since the home began to listen, 2.5 s ago"]
     silent = news(1, 30.0, heard=False, since_epoch=9)
-    found = roll_call.look(Home((12, [news(0, 0.0), silent])), 12)
+    found = _rank_liveness.look(Home((12, [news(0, 0.0), silent])), 12)
     assert found.ranks == [1]
     assert found.notes == ["rank 1 was not heard since it took its seat, 30.0 s ago"]
 
@@ -407,21 +407,22 @@ def test_a_home_that_just_started_names_no_rank_as_lost_before_a_lease_has_passe
 def test_a_rank_whose_seat_has_a_new_process_is_lost_without_any_silence():
     ranks = [news(0, 0.0), news(1, 0.1, since_epoch=13), news(2, 0.1, since_epoch=12)]
     home = Home(error("FAILED_PRECONDITION", "STALE_EPOCH"), (13, ranks), (13, ranks))
-    found = roll_call.look(home, 12)
-    assert found == roll_call.Findings([1], ["rank 1 has a new process since epoch 13"])
+    found = _rank_liveness.look(home, 12)
+    assert found == _rank_liveness.Findings([1], ["rank 1 has a new process since epoch 13"])
 
 
 def test_a_home_that_is_away_is_asked_once_and_the_text_says_so():
     home = Home(error("UNAVAILABLE"))
-    assert roll_call.look(home, 12) == roll_call.Findings([], ["the job's home is away: refused"])
+    away = _rank_liveness.Findings([], ["the job's home is away: refused"])
+    assert _rank_liveness.look(home, 12) == away
     assert home.asked == 1
-    assert roll_call.look(home, 12, [2]).ranks == [2]
+    assert _rank_liveness.look(home, 12, [2]).ranks == [2]
 
 
 def test_ranks_that_are_known_to_be_lost_stay_what_they_are():
     doing = (Phase.AGREEMENT, 0, 5)
     home = Home((12, [news(0, 0.0), news(1, 0.2, doing=doing), news(2, 4.0)]))
-    found = roll_call.look(home, 12, [1])
+    found = _rank_liveness.look(home, 12, [1])
     assert found.ranks == [1]
     assert found.notes == ["rank 1 was last heard 0 s ago, in agreement of round 5"]
     assert home.asked == 1

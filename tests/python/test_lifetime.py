@@ -12,7 +12,7 @@ from torch import nn
 
 import ballast
 import ballast.torch as bt
-from ballast import lifetime
+from ballast import _exit_hooks
 from real_training import CLIENT, fresh_job
 
 
@@ -70,7 +70,7 @@ def test_an_error_that_a_step_has_raised_is_not_said_again(fake, capsys):
 
 def test_at_the_exit_neither(fake):
     opt = failed(fake, ballast.HyperparamMismatch("lr of slot 1 differs"))
-    lifetime._at_exit()
+    _exit_hooks._at_exit()
     assert fake.last.calls[-1] == ("leave_at_exit", "job", "HYPERPARAM_MISMATCH")
     with pytest.raises(ballast.Closed):
         opt.step()
@@ -239,7 +239,7 @@ def test_data_loader_workers_after_the_first_step_change_nothing(fake):
 SCRIPT = """
 import ctypes, gc, os, sys, weakref
 sys.path.insert(0, {client!r})
-from ballast import lifetime
+from ballast import _exit_hooks
 from ballast.config import JobConfig
 from ballast.session import Session, TensorSpec
 
@@ -250,7 +250,7 @@ config = JobConfig(({address!r},), {job!r}, 2, 1, durability="none", attach_time
 spec = TensorSpec("w", (8,), "float32", 0, ())
 session = Session.attach(config, ("AdamW", {{}}), [spec], [ctypes.addressof(weight)], weight)
 owner = Owner()  # as an optimizer owns its session
-weakref.finalize(owner, lifetime.end, session).atexit = False
+weakref.finalize(owner, _exit_hooks.end, session).atexit = False
 {ending}
 """
 

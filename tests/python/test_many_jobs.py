@@ -7,7 +7,7 @@ import torch
 
 import ballast
 import ballast.torch as bt
-from ballast import closed_jobs, control, errors, lifetime
+from ballast import _closed_jobs, _exit_hooks, control, errors
 
 
 def stepped(**options):
@@ -31,8 +31,8 @@ def deleted(fake, monkeypatch):
                 raise answers.pop()
 
     monkeypatch.setattr(control, "of", lambda config: Servers())
-    monkeypatch.setattr(closed_jobs, "_closed", [])
-    monkeypatch.setattr(closed_jobs, "_told", False)
+    monkeypatch.setattr(_closed_jobs, "_closed", [])
+    monkeypatch.setattr(_closed_jobs, "_told", False)
     monkeypatch.setenv("BALLAST_JOB_MADE_UP", "job")
     return names, answers
 
@@ -105,7 +105,7 @@ FULL = "64 jobs are under way; limits.max_jobs is 64. Wait for one to end, or ra
 
 @pytest.mark.parametrize("jobs", [7, 8])
 def test_an_optimizer_per_parameter_is_told_what_to_use_instead(fake, monkeypatch, jobs):
-    monkeypatch.setattr(lifetime, "_sessions", weakref.WeakSet())
+    monkeypatch.setattr(_exit_hooks, "_sessions", weakref.WeakSet())
     opened = [stepped() for _ in range(jobs)]
     fake.attach_error = ballast.OverBudget(FULL)
     with pytest.raises(ballast.OverBudget) as refused:

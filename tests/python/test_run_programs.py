@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from ballast import standard_descriptors
+from ballast import _standard_descriptors
 from ballast.launcher import hostfile, placement, program, selection
 from ballast.launcher.command_line import parser
 from ballast.launcher.servers import UsageError
@@ -135,7 +135,7 @@ def test_closed_descriptors_are_held(monkeypatch):
     if child == 0:
         for number in (0, 2):
             os.close(number)
-        standard_descriptors.hold()
+        _standard_descriptors.hold()
         held = [os.path.realpath(f"/proc/self/fd/{number}") for number in range(3)]
         os.write(write, repr((held[0], held[2], os.get_inheritable(2))).encode())
         os._exit(0)

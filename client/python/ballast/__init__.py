@@ -4,11 +4,11 @@ Use `import ballast.torch as bt` for the optimizers. Errors are subclasses of `B
 per thing a caller can do about it; `BallastError.reason` is the contract, texts are not.
 """
 
-from ballast import errors, last_words, standard_descriptors
+from ballast import _exit_reason, _standard_descriptors, errors
 from ballast.errors import *  # noqa: F403  (the public exception types)
 from ballast.version import __version__
 
 __all__ = ["__version__", "errors", *errors.__all__]
 
-standard_descriptors.hold()
-last_words.listen()
+_standard_descriptors.hold()
+_exit_reason.listen()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, get_type_hints
 
 from ballast import _option_values as values, collective_option, job_name, security
 from ballast._option_values import accumulation_steps, endpoints_of, time_scale
-from ballast.foreign import refuse_deepspeed
+from ballast._launcher_conflicts import refuse_deepspeed
 from ballast.loss_scale import DynamicLossScale
 from ballast.schedules import Schedule
 

@@ -1,6 +1,6 @@
 """An operator's requests to the servers, from a script: forks, and lists of snapshots and jobs.
 
-Comes from: ballast.torch.job_calls, ballast.rejoin, ballast.deepspeed, ballast.hf. Goes to: the
+Comes from: ballast.torch.job_calls, ballast._rejoin, ballast.deepspeed, ballast.hf. Goes to: the
 extension module (client/cpp/ballast/admin.h), which asks the servers. Needs no torch. Thread
 safety: any thread.
 """

@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ballast import job_name, standard_descriptors, task_launchers
+from ballast import _standard_descriptors, job_name, task_launchers
 from ballast.config import check_environment, time_scale
 from ballast.ds_config import launched
 from ballast.errors import BadArgument, Unsupported
@@ -172,7 +172,7 @@ class _Run:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the console script; returns the exit code."""
-    standard_descriptors.hold_streams()
+    _standard_descriptors.hold_streams()
     options = parser().parse_args(argv)
     try:
         return _launch(options)

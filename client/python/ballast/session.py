@@ -1,7 +1,7 @@
 """One trainer's connection to its job: blocking calls of the C++ client, made interruptible.
 
 Comes from: ballast.torch.membership, .rounds. Goes to: the extension module
-(ballast.backend), ballast.lifetime.
+(ballast.backend), ballast._exit_hooks.
 Knows neither torch nor parameter groups: tensors are tuples, memory is integer addresses.
 Thread safety: used by one thread at a time. A process forked from the owner gets Closed from every
 call and never touches the connection.
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ballast import backend, interrupts, lifetime
+from ballast import _exit_hooks, backend, interrupts
 from ballast.config import JobConfig
 from ballast.errors import BallastError, Closed
 from ballast.interrupts import SLICE_S
@@ -104,7 +104,7 @@ class Session(interrupts.Interruptible):
         )
         interrupts.await_attach(operation, pauses, keep)
         session = cls(operation.result(), config, pauses, gpu)
-        lifetime.track(session)
+        _exit_hooks.track(session)
         if session.resumed:
             took = f"{time.monotonic() - began:.1f} s"
             say(config.rank, f"job {config.job}: resumed at round {session.round + 1} ({took})")

@@ -15,10 +15,10 @@ import ballast.deepspeed as deepspeed
 import numpy
 import pytest
 import torch
-from ballast import control, rejoin
+from ballast import _rejoin, control
 from ballast.deepspeed import folder
 from ballast.errors import BadArgument, NameInUse, StorageFailed, Unreachable, Unsupported
-from ballast.plain_values import Packer, unpack
+from ballast._plain_values import Packer, unpack
 from fake_core import FakeOperation
 from safetensors.torch import load_file
 
@@ -543,10 +543,10 @@ def test_only_a_fork_at_its_beginning_is_taken_again(servers, fake, tmp_path):
     optimizer = engine().optimizer
     path = tmp_path / "loading.json"
     path.write_text('{"tag": "a", "job": "j", "round": 4, "world": 1}')
-    usable = lambda tag="a": rejoin._usable(optimizer, str(path), tag)  # noqa: E731
+    usable = lambda tag="a": _rejoin._usable(optimizer, str(path), tag)  # noqa: E731
     assert usable() is None
     servers.listed = [{"name": "j", "round": 5}]
-    assert usable() == usable("") == rejoin.Fork("a", "j", 4, 1)
+    assert usable() == usable("") == _rejoin.Fork("a", "j", 4, 1)
     assert usable("b") is None
     servers.listed = [{"name": "j", "round": 6}]
     assert usable() is None

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from ds_engine import checkpoint_script, processes
-from ballast import rejoin
+from ballast import _rejoin
 from real_training import fresh_job
 from safetensors.torch import load_file
 from serving import built_ballastd
@@ -80,7 +80,7 @@ def test_a_running_engine_loads_again_and_leaves_one_job_behind(
         engine.load_checkpoint(tmp_path)
         jobs.append(engine.optimizer.job)
         assert all(map(torch.equal, round_of(1), after))
-    ask = rejoin.control_of(engine.optimizer)
+    ask = _rejoin.control_of(engine.optimizer)
     there = {job["name"] for job in ask.jobs()} & set(jobs)
     assert there == {jobs[0], jobs[-1]}
     engine.save_checkpoint(tmp_path, "two")

@@ -1,6 +1,6 @@
 """save_checkpoint() and load_checkpoint(): a snapshot on the servers, and a directory.
 
-Comes from: ballast.deepspeed.engine. Goes to: ballast.deepspeed.folder, ballast.rejoin. The
+Comes from: ballast.deepspeed.engine. Goes to: ballast.deepspeed.folder, ballast._rejoin. The
 snapshot has masters, state arrays and step counts. The directory has the module, hyper-parameters,
 the schedule, counters, the script's values; ballast.deepspeed.module_load takes the module alone.
 Thread safety: as the engine.
@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ballast import rejoin
+from ballast import _rejoin
 from ballast.deepspeed import building, comm, folder
 from ballast.deepspeed.schedule import ServiceSchedule
 from ballast.deepspeed.submodules import advise
 from ballast.ds_checkpoint.universal import LATEST as UNIVERSAL
 from ballast.errors import BadArgument, BallastError, NameInUse, Unsupported, warn
-from ballast.plain_values import Packer, unpack
+from ballast._plain_values import Packer, unpack
 from ballast.torch.service_optimizer import ServiceOptimizer
 
 if TYPE_CHECKING:
@@ -140,18 +140,18 @@ def load(
         return None, None
     strict, position = parts.load_module_strict, _position(engine)
 
-    def make() -> rejoin.Fork:
+    def make() -> _rejoin.Fork:
         assert wanted is not None
         values = _read_all(engine, load_dir, wanted, strict)[0]
         job, snapshot = str(values["job"]), str(values["snapshot"])
         _check_snapshot(optimizer, job, snapshot, os.path.join(load_dir, wanted))
-        return rejoin.fork(optimizer, wanted, job, snapshot, values["round"])
+        return _rejoin.fork(optimizer, wanted, job, snapshot, values["round"])
 
     # Without a tag this rank takes rank 0's, whatever DIR/latest has said here.
     asked = wanted if tag is not None or optimizer.rank == 0 else ""
-    fork = rejoin.agree(optimizer, make, os.path.join(load_dir, folder.LOADING), asked)
+    fork = _rejoin.agree(optimizer, make, os.path.join(load_dir, folder.LOADING), asked)
     values, untrained, client_state = _read_all(engine, load_dir, fork.tag, strict)
-    rejoin.join(optimizer, fork.job)
+    _rejoin.join(optimizer, fork.job)
     engine.commit_place()
     _apply(engine, values, untrained, parts.load_lr_scheduler_states)
     if not parts.load_lr_scheduler_states and position != _position(engine):
@@ -258,13 +258,13 @@ def _remove_replaced(
     if (before["job"], before["snapshot"]) == (optimizer.job, now):
         return
     try:
-        rejoin.control_of(optimizer).delete_snapshot(before["job"], before["snapshot"])
+        _rejoin.control_of(optimizer).delete_snapshot(before["job"], before["snapshot"])
     except BallastError as error:
         warn(f"the snapshot of the replaced checkpoint stays on the servers: {error.message}")
 
 
 def _check_snapshot(optimizer: ServiceOptimizer, job: str, name: str, path: str) -> None:
-    found = rejoin.control_of(optimizer).snapshots(job)
+    found = _rejoin.control_of(optimizer).snapshots(job)
     if all(one["name"] != name for one in found):
         there = ", ".join(one["name"] for one in found) or "none"
         raise BadArgument(

@@ -5,7 +5,7 @@ Comes from: ballast.deepspeed.checkpoint. Goes to: the disk. Thread safety: one 
 checkpoint.json names the files of its tensors and of its weights, and takes its place as a whole,
 so that a reader sees the old checkpoint of that tag or the new one. Both are files of torch.save()
 that hold a dict of plain tensors; they are read with weights_only, so no code in them runs. The
-weights are read only where a job does not bring them. DIR/loading.json is of ballast.rejoin.
+weights are read only where a job does not bring them. DIR/loading.json is of ballast._rejoin.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Any
 
 from ballast.errors import warn
 from ballast.hf.auto import resolve_auto
-from ballast.foreign import deepspeed_asked
+from ballast._launcher_conflicts import deepspeed_asked
 
 __all__ = ["Callback", "optimizer", "resolve_auto"]
 

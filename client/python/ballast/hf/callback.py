@@ -12,7 +12,7 @@ from transformers import TrainerCallback
 
 from ballast.errors import BadArgument, warn
 from ballast.hf import clipping, norms, scaling, schedule
-from ballast.foreign import refuse_deepspeed
+from ballast._launcher_conflicts import refuse_deepspeed
 from ballast.hf.resuming import ResumingOptimizer, resuming
 from ballast.pauses import say
 from ballast.torch.service_optimizer import ServiceOptimizer

@@ -24,7 +24,7 @@ from ballast.ds_config.source import Config, load
 from ballast.errors import BadArgument, Unsupported, at_border
 from ballast.hf import clipping, scaling
 from ballast.hf.auto import resolve_auto
-from ballast.foreign import refuse_deepspeed
+from ballast._launcher_conflicts import refuse_deepspeed
 from ballast.hf.resuming import ResumingOptimizer, resuming
 
 _Build = Callable[..., ResumingOptimizer]

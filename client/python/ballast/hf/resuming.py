@@ -1,6 +1,6 @@
 """An optimizer that goes back to the round of a saved state_dict(), as Trainer's resume needs it.
 
-Comes from: ballast.hf.factory and callback. Goes to: ballast.rejoin. Trainer saves the optimizer's
+Comes from: ballast.hf.factory and callback. Goes to: ballast._rejoin. Trainer saves the optimizer's
 state_dict(), which names job and round; the callback keeps a snapshot of that round on the servers.
 On a resume all trainers load the dict before the first forward pass: here the snapshot becomes a
 job, and its weights replace those of the folder, which are roundings where parameters have 16 bits.
@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from ballast import rejoin
+from ballast import _rejoin
 from ballast.errors import BadArgument, NameInUse, Unsupported, at_border, warn
 from ballast.hf import schedule
 from ballast.pauses import say
@@ -60,7 +60,7 @@ class ResumingOptimizer(ServiceOptimizer):
             )
         parameters = [p for group in self.param_groups for p in group["params"]]
         before = [p.detach().clone() for p in parameters]
-        rejoin.join(self, self.job)
+        _rejoin.join(self, self.job)
         with torch.no_grad():
             if all(torch.equal(p, value) for p, value in zip(parameters, before)):
                 return
@@ -117,8 +117,8 @@ class ResumingOptimizer(ServiceOptimizer):
             return
         wanted = (int(saved["job_id"]), int(saved["round"]))
         if self._came_from != (*wanted, self.job_id, self.round):
-            fork = rejoin.agree(self, lambda: self._fork(saved, wanted), "", "")
-            rejoin.join(self, fork.job)
+            fork = _rejoin.agree(self, lambda: self._fork(saved, wanted), "", "")
+            _rejoin.join(self, fork.job)
             self._came_from = (*wanted, self.job_id, self.round)
         super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
 
@@ -145,14 +145,14 @@ class ResumingOptimizer(ServiceOptimizer):
         whole = all(isinstance(number, int) for number in at) and "job" in saved
         return whole and bool(at[0]) and at != (self.job_id, self.round)
 
-    def _fork(self, saved: Mapping[str, Any], wanted: tuple[int, int]) -> rejoin.Fork:
+    def _fork(self, saved: Mapping[str, Any], wanted: tuple[int, int]) -> _rejoin.Fork:
         job, snapshot, round = str(saved["job"]), _name(*wanted), wanted[1]
         if self._membership.config.durability == "none":
             raise Unsupported(
                 "a run of durability none cannot be resumed from a checkpoint; use "
                 'durability="power" or "process"'
             )
-        found = [one["name"] for one in rejoin.control_of(self).snapshots(job)]
+        found = [one["name"] for one in _rejoin.control_of(self).snapshots(job)]
         if snapshot not in found and saved.get("callback") is False:
             raise BadArgument(
                 f"the checkpoint of job {job!r} after round {round} was written without "
@@ -166,7 +166,7 @@ class ResumingOptimizer(ServiceOptimizer):
                 f"no snapshot {snapshot!r} (they have: {', '.join(found) or 'none'}). "
                 "ballast.hf.Callback() takes one with each checkpoint; its keep= removes old ones"
             )
-        return rejoin.fork(self, snapshot, job, snapshot, round)
+        return _rejoin.fork(self, snapshot, job, snapshot, round)
 
 
 def _name(job_id: int, round: int) -> str:

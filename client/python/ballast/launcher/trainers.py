@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ballast import last_words
+from ballast import _exit_reason
 from ballast.launcher import output, process
 from ballast.launcher.far_child import FarChild
 from ballast.launcher.far_end import SSH_FAILED
@@ -143,7 +143,7 @@ class Trainers:
             python = env.get("BALLAST_PYTHON") or sys.executable
             command = self._program.command(python)
             return FarChild(self._ssh, self._hosts[rank], command, env, **streams)
-        env = {**env, last_words.VARIABLE: str(self._end_file(rank))}
+        env = {**env, _exit_reason.VARIABLE: str(self._end_file(rank))}
         command = self._program.command(sys.executable)
         if self._program.stdin is None:
             return process.Child(command, env, **streams)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ballast import collective_option, roll_call
+from ballast import _rank_liveness, collective_option
 from ballast.config import JobConfig
 from ballast.errors import BadArgument, BallastError, LossScaleMismatch, TrainerLost, Unsupported
 from ballast.rendezvous import Phase
@@ -224,7 +224,7 @@ class Collective(Agreement):
         said = str(error).strip().splitlines()[0][:200]
         outcome = "The service has applied the round" if applied else "The round was not applied"
         absent = self._missing(where)
-        found = roll_call.look(self._session, self._epoch, absent or None)
+        found = _rank_liveness.look(self._session, self._epoch, absent or None)
         lost = collective_option.lost(
             found.ranks,
             self._epoch,

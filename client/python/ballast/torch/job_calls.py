@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ballast import closed_jobs, control
+from ballast import _closed_jobs, control
 from ballast.errors import BadArgument, BallastError, NameInUse, at_border
 from ballast.session import Session
 from ballast.torch import export
@@ -45,9 +45,9 @@ class JobCalls(JobView):
         if membership.session is None or membership.config.durability == "none":
             return
         if delete:
-            closed_jobs.delete(membership.config)
+            _closed_jobs.delete(membership.config)
         else:
-            closed_jobs.note(membership.config)
+            _closed_jobs.note(membership.config)
 
     @at_border
     @in_turn

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ballast import collective_option, lifetime, user_state
+from ballast import _exit_hooks, collective_option, user_state
 from ballast.config import JobConfig
 from ballast.errors import BadArgument, BadSpec, Closed, OverBudget, SpecMismatch
 from ballast.interrupts import INTERRUPTED
@@ -276,7 +276,7 @@ class Membership:
             except SpecMismatch:
                 raise error from None
             self.config = averaging
-        weakref.finalize(self, lifetime.end, self.session).atexit = False
+        weakref.finalize(self, _exit_hooks.end, self.session).atexit = False
         if self.config.collective is not None:
             self.shares = self._join_collective(self.session)
         if self.session.resumed:
@@ -301,7 +301,7 @@ class Membership:
                 if not self._names.follow(error, entries):
                     raise
             except OverBudget as error:
-                raise _with_fewer_jobs(error, lifetime.open_sessions()) from None
+                raise _with_fewer_jobs(error, _exit_hooks.open_sessions()) from None
 
     def _optimizer(self) -> tuple[str, dict[str, float]]:
         quirk = self._kind.quirk if self.config.profile == "deepspeed" else ""

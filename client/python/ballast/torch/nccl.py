@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from ballast import collective_option, roll_call
+from ballast import _rank_liveness, collective_option
 from ballast.config import JobConfig
 from ballast.errors import BallastError, TrainerLost, Unsupported
 from ballast.pauses import say
@@ -199,7 +199,7 @@ class Nccl(Agreement):
             try:
                 call = self._roll_call()
             except BallastError as error:
-                if roll_call.is_away(error):
+                if _rank_liveness.is_away(error):
                     return
                 if error.reason not in ("STALE_EPOCH", "RENDEZVOUS_ENDED"):
                     raise
@@ -257,7 +257,7 @@ class Nccl(Agreement):
 
     def _fail(self, where: str, began: float, applied: bool, error: Exception) -> NoReturn:
         took = time.monotonic() - began
-        found = roll_call.look(self._session, self._epoch)
+        found = _rank_liveness.look(self._session, self._epoch)
         self._give_up(f"rank {self.rank} has lost another in {where}")
         self._leave()
         outcome = "The service has applied the round" if applied else "The round was not applied"
@@ -288,7 +288,7 @@ class Nccl(Agreement):
             try:
                 self._meeting.roll_call()  # Raises the error that ends the session meanwhile.
             except BallastError as error:
-                if error.reason != "STALE_EPOCH" and not roll_call.is_away(error):
+                if error.reason != "STALE_EPOCH" and not _rank_liveness.is_away(error):
                     raise
             time.sleep(SLICE_S)
 
