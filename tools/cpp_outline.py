@@ -55,7 +55,7 @@ def _blank_preprocessor(code):
 
 
 def _brace_kind(head):
-    """Says what a brace after the text head opens: 'scope', 'function', 'init' or 'other'."""
+    """Returns the kind of brace after the text head: 'scope', 'function', 'init' or 'other'."""
     text = _ANNOTATION.sub("", head).strip()
     if not text:
         return "other"

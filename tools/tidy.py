@@ -12,7 +12,6 @@ tools/over_limit.txt.
 
 import argparse
 import ast
-import io
 import pathlib
 import re
 import shutil
@@ -22,6 +21,7 @@ import tokenize
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import limits  # noqa: E402  (found only after the line above)
+import plain_english  # noqa: E402
 import source_text  # noqa: E402
 
 LINE_COLUMNS_MAX = 100
@@ -53,11 +53,6 @@ BANNED_IN_COMMENTS = (
     (re.compile(r"(?<!gRPC )(?<!generated )\b[s]tub(s|bed)?\b", re.IGNORECASE),
      "the real thing belongs here"),
 )
-# Checked in comments and docstrings of PLAIN_FOLDERS: docs/style.md, "Comments".
-NOT_PLAIN = re.compile(
-    r"(?<![`\w])(who|whoever|nobody|somebody|(go|goes|going|went|gone) on|is told|so long)\b",
-    re.IGNORECASE)
-PLAIN_FOLDERS = ("client/", "common/", "examples/", "proto/", "server/")
 # Checked in C++ code without comments.
 BANNED_IN_CPP = (
     (re.compile(r"\babsl::(Mutex|MutexLock|CondVar)\b"), "use Mutex of common/base/sync.h"),
@@ -147,24 +142,10 @@ def check_words(path, text, found):
         _search(BANNED_IN_BUILD, text, path, found)
 
 
-def _comments_of(path, text):
-    """Yields (line, comment or docstring) of a C++, .proto or Python file."""
-    if source_text.is_cpp(path) or path.suffix == ".proto":
-        yield from enumerate(source_text.split_cpp(text)[1].split("\n"), 1)
-    elif path.suffix == ".py":
-        for token in tokenize.generate_tokens(io.StringIO(text).readline):
-            if token.type == tokenize.COMMENT or '"""' in token.string:
-                yield from enumerate(token.string.split("\n"), token.start[0])
-
-
 def check_plain(path, text, found):
-    """Comments name the acting part."""
-    if not str(path).startswith(PLAIN_FOLDERS):
-        return
+    """Comments and pages in plain English."""
     try:
-        found += [(path, line, f"'{match.group(0)}' is not plain: name what acts (docs/style.md)")
-                  for line, comment in _comments_of(path, text)
-                  for match in NOT_PLAIN.finditer(comment)]
+        plain_english.check(path, text, found)
     except (SyntaxError, tokenize.TokenError):
         return  # check_python reports it.
 

@@ -144,7 +144,7 @@ LIMITS = {
 
 def limits(servers: list[dict]) -> dict[str, dict]:
     """More than the type of a value. `servers`: the StatefulSet of each choice: `pod` and `env` may
-    not set again what one of these sets, since of two equal keys the last would win."""
+    not set a key of these again, since of two equal keys the last would win."""
     pods = [each["spec"]["template"]["spec"] for each in servers]
     keys = {"imagePullSecrets", *(key for pod in pods for key in pod)}
     names = {entry["name"] for pod in pods for entry in pod["containers"][0]["env"]}

@@ -18,7 +18,7 @@ namespace {
 constexpr int kBeatsInPatience = 5;
 // After so many times the patience without a task the executor hangs.
 constexpr int kHungAfter = 30;
-// The shortest record of TLS that a handshake could be in; what it holds is none. A server answers
+// The shortest record of TLS that could hold a handshake; its content is none. A server answers
 // with an alert, or closes.
 constexpr absl::string_view kNoHandshake("\x16\x03\x01\x00\x04\x01\x00\x00\x00", 9);
 

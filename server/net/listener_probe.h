@@ -42,7 +42,7 @@ class ListenerProbe : public std::enable_shared_from_this<ListenerProbe> {
 
   // No further probe; the gauge keeps its value.
   void Stop();
-  // UNAVAILABLE when a restart of this process is what helps: the port does not answer, or the
+  // UNAVAILABLE when only a restart of this process helps: the port does not answer, or the
   // executor has run no task for thirty times `patience`. Says nothing of peers, disks or load.
   absl::Status Health() const;
   bool accepts() const { return accepts_->value() != 0; }

@@ -9,7 +9,7 @@ inputs give the same file, and a new input is one more line of a diff.
   corpus.py add TARGET FOLDER      takes the files of FOLDER in; one of a known name replaces it
 
 Comes from: fuzz.sh, fuzz_test.cmake, make_corpus.py, ds_config_fuzz.py, and people. Goes to: the
-files beside it; corpus.cc reads them, too. Thread safety: one process, nothing shared.
+files next to it; corpus.cc reads them, too. Thread safety: one process, nothing shared.
 """
 
 import pathlib

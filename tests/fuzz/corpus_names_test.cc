@@ -1,4 +1,4 @@
-// The inputs of safetensors and job_file say by their names what becomes of them, so that these
+// The inputs of safetensors and job_file have their outcome in their names, so that these
 // corpora keep their good ones. That every target answers its corpus: targets_test.cc.
 // Comes from: tests/fuzz/corpus. Goes to: the readers.
 #include <gtest/gtest.h>

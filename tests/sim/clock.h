@@ -43,7 +43,7 @@ class SimClock {
   // Somebody sets the wall clock; `by` may be negative.
   void SetWall(int64_t by) { wall_ahead_ += static_cast<Tick>(by); }
   // The machine has lost its power and boots: the steady clock begins near 0, the wall clock goes
-  // on. No process of before may be alive.
+  // on. No earlier process may be alive.
   void Reboot();
 
  private:

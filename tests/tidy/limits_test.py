@@ -1,4 +1,4 @@
-"""Tests of tools/limits.py and tools/cpp_outline.py: what counts, what a row of the list allows."""
+"""Tests of tools/limits.py and tools/cpp_outline.py: the counts, and the rows of the list."""
 
 import pathlib
 import sys
@@ -172,7 +172,7 @@ class Classes(unittest.TestCase):
 
 
 class List(unittest.TestCase):
-    """Rows of what exceeds the limits."""
+    """Rows of subjects that exceed the limits."""
 
     LARGE = class_text(50, 30)
 

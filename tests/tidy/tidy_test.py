@@ -10,7 +10,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
 import source_text  # noqa: E402  (found only after the line above)
 import tidy  # noqa: E402
 
-HEADER = "// What this file is for.\n"
+HEADER = "// The purpose of this file.\n"
 GOOD_HEADER = HEADER + "#pragma once\n"
 
 
@@ -113,7 +113,7 @@ class Words(unittest.TestCase):
         self.assertEqual(places({"tests/a.h": text, "a.h": text}), [])
         python = '"""Says\nwho waits."""\n# So long.\nwho = "somebody"\n'
         self.assertEqual(places({"client/a.py": python}), [("client/a.py", 2), ("client/a.py", 3)])
-        proto = "// A home.\n// What the home is told.\n"
+        proto = "// A home.\n// When the home is told.\n"
         self.assertEqual(places({"proto/a.proto": proto}), [("proto/a.proto", 2)])
 
 

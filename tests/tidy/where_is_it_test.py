@@ -51,7 +51,7 @@ def _wrong_name(name, brackets, rooms, paths, texts):
 
 
 def wrong_rows(root):
-    """Returns [(line, what is wrong)] of the page under root."""
+    """Returns [(line, mistake)] of the page under root."""
     files = [str(path) for path in source_text.list_files(root)]
     folders = {str(parent) for path in files for parent in pathlib.PurePosixPath(path).parents}
     wrong = []

@@ -54,9 +54,9 @@ def test_a_refusal_names_an_alternative_and_nothing_else_does():
         assert bool(outcome.instead) == (outcome.verdict is Verdict.REFUSED), path
 
 
-def test_what_works_beside_names_something_that_exists():
+def test_a_key_that_works_alongside_names_something_that_exists():
     for path, outcome in all_outcomes():
-        assert bool(outcome.see) == (outcome.verdict is Verdict.BESIDE), path
+        assert bool(outcome.see) == (outcome.verdict is Verdict.ALONGSIDE), path
         if outcome.see.endswith((".md", ".py")):
             assert (ROOT / outcome.see).exists(), path
         elif outcome.see:

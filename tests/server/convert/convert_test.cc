@@ -64,7 +64,7 @@ TEST(ConvertTest, WhatAServerGrantsWithItsSealSurvivesTheWire) {
   const SealAnswer less = SealedFromProto(SealedToProto(answer));
   EXPECT_EQ(ReasonOf(less.refusal), Reason::kOverQuota);
   EXPECT_EQ(less.refusal, answer.refusal);
-  EXPECT_EQ(SealedFromProto(v1::PeerSealed()).world_max, UINT32_MAX) << "a server of before";
+  EXPECT_EQ(SealedFromProto(v1::PeerSealed()).world_max, UINT32_MAX) << "an older server";
 }
 
 TEST(ConvertTest, ReducedGradientsSurviveTheWireAndAJobWithoutThemHasItsBytes) {

@@ -27,7 +27,7 @@ class Trainers {
   Trainers(DurableDirectories* cluster, uint32_t home, std::string name)
       : cluster_(cluster), home_(home), name_(std::move(name)) {}
 
-  // New processes take the seats; those of before are gone.
+  // New processes take the seats; the old ones are gone.
   absl::Status Attach(uint64_t first) {
     End();
     done_ = 0;

@@ -201,7 +201,7 @@ TEST(GrownCluster, AnAddedServerWithALowerIdIsNamed) {
   ASSERT_TRUE(job.Attach(200).ok());
 }
 
-// One server was started with cluster.peers of before.
+// One server was started with the old cluster.peers.
 TEST(GrownCluster, AServerThatDoesNotKnowAnotherOneTakesNoJobOfBoth) {
   DurableDirectories cluster(3, {.members = {0, 1}});
   cluster.Stop(0);

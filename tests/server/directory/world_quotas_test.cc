@@ -257,7 +257,7 @@ TEST_F(WorldQuotasTest, ALayoutThatIsSentOnceMoreKeepsTheRoomOfTheRecord) {
   EXPECT_EQ(Used(1).seats, 5u);
 }
 
-// --- Seals that repeat, and homes of before -----------------------------------------------------
+// --- Seals that repeat, and old homes ------------------------------------------------------------
 
 TEST_F(WorldQuotasTest, TheSameSealAgainIsGrantedTheSameAlsoBelowALowerQuota) {
   ASSERT_NO_FATAL_FAILURE(MakeTwo({}, Seats(6)));

@@ -1,5 +1,5 @@
-// The engines of one durable job, whose disks may lose power at any moment, and trainers that do
-// what the client does. Comes from: the tests beside it.
+// The engines of one durable job, whose disks may lose power at any moment, and trainers
+// that act as the client does. Comes from: the tests of this folder.
 // Thread safety: DurableCluster as its methods say; the rest thread-compatible.
 #pragma once
 
@@ -31,8 +31,8 @@ namespace ballast::server::testing {
 
 inline constexpr char kDirectory[] = "/jobs/1";
 
-// Servers with a disk each. What a server sends to one that is down is sent again when that is
-// back, as PeerClient does.
+// Servers with a disk each. A message to a server that is down is sent again when it is back, as
+// PeerClient does.
 class DurableCluster : public VoteSink {
  public:
   // `nvme_extents`: of EngineConfig, asked for anew at every start of a server. `change` makes
@@ -83,7 +83,7 @@ class DurableCluster : public VoteSink {
     }
   }
 
-  // The process of a server ends in good order: what it was writing is written, and its files rest.
+  // The process of a server ends in good order: its writes end, and its files rest.
   void Shut(uint32_t id) {
     Engine(id)->Fail(absl::UnavailableError("the server is shut down"));
     std::promise<void> ended;
@@ -133,7 +133,7 @@ class DurableCluster : public VoteSink {
   // Of the job at all servers.
   const JobMetrics& metrics() { return *metrics_.Job(plan_.name()); }
   ServerMetrics* server_metrics() { return &metrics_; }
-  // What the first server to fail said of its disk; waits for it.
+  // The disk error of the first server to fail; waits for it.
   absl::Status Failure() {
     MutexLock lock(&mu_);
     while (failures_.empty()) failed_.Wait(&mu_);
@@ -143,7 +143,7 @@ class DurableCluster : public VoteSink {
  private:
   struct Node {
     std::unique_ptr<MemoryDisk> disk;
-    JobPlan manifest;  // as the server knows it; what is saved survives
+    JobPlan manifest;  // as the server knows it; the saved ones survive
     std::shared_ptr<Executor> executor;
     std::unique_ptr<WorkerPool> workers;
   };
@@ -242,8 +242,8 @@ class DurableCluster : public VoteSink {
   std::map<std::pair<uint32_t, uint32_t>, SentVote> votes_;
 };
 
-// One slot as the client plays it: it keeps what it pushed until it has seen the round's end from
-// every server, and says everything again to a server that was restarted.
+// One slot as the client plays it: it keeps its gradients until it has seen the round's end from
+// every server, and sends everything again to a server that was restarted.
 class Trainer {
  public:
   Trainer(DurableCluster* cluster, uint32_t slot, std::vector<std::vector<float>> init)
@@ -251,7 +251,7 @@ class Trainer {
     for (const uint32_t id : cluster_->plan().servers) Attach(id);
   }
 
-  // Opens (again) the stream to a server, and sends what it lacks.
+  // Opens (again) the stream to a server, and sends the frames that it lacks.
   void Attach(uint32_t id) {
     auto sink = std::make_shared<RecordingSink>(cluster_->layout().extents().size());
     sinks_[id] = sink;
@@ -318,7 +318,7 @@ class Trainer {
   // Whether `id` has ended the open round for this slot.
   bool Ended(uint32_t id) { return sinks_[id]->Ended(round_); }
 
-  // What every server said of the round that ended last.
+  // The results of the last round, one per server.
   std::vector<RoundResult> results() {
     std::vector<RoundResult> out;
     for (auto& [id, sink] : sinks_) {
@@ -377,7 +377,7 @@ class Trainer {
   uint64_t round() const { return round_; }
 
  private:
-  // An array of an extent, once all of it is there.
+  // An array of an extent, once it is complete.
   std::vector<char> Arrived(uint32_t id, int array, uint32_t extent) {
     const size_t bytes = size_t{cluster_->layout().extents()[extent].elements} * 4;
     for (;;) {

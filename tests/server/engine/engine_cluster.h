@@ -92,7 +92,7 @@ class RecordingSink : public SlotSink {
   }
 };
 
-// What one thread waits for and another one reaches.
+// A point that one thread waits for and another one reaches.
 class SyncPoint {
  public:
   void Reach() {
@@ -198,7 +198,7 @@ class Cluster : public VoteSink {
   std::vector<std::vector<std::vector<float>>> FetchArrays(uint64_t round) {
     for (auto& [id, engine] : engines_) {
       engine->FetchState(0, round, false, {0, 1, 2});
-      SyncPoint fetched;  // What was posted to the strand before has run.
+      SyncPoint fetched;  // Earlier tasks of the strand have run.
       engine->Status([&](const JobStatus&) { fetched.Reach(); });
       fetched.Await();
     }

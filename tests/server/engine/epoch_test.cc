@@ -1,5 +1,5 @@
-// What one server promises when it seals an epoch, keeps over a restart, and lets go of when it
-// adopts the next: an engine on a disk, with a peer that the test plays.
+// The promise of a server that seals an epoch: it survives a restart, and ends when the server
+// adopts the next epoch: an engine on a disk, with a peer that the test plays.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -164,7 +164,7 @@ class EpochTest : public ::testing::Test, public VoteSink {
     engine_->Seal(epoch, Saver(), sealed.Setter());
     return sealed.Get();
   }
-  // What the directory does with a sealed plan.
+  // Stores a sealed plan as the directory does.
   std::function<absl::Status(const JobPlan&)> Saver() {
     return [this](const JobPlan& sealed) {
       MutexLock lock(&mu_);

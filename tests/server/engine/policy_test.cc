@@ -1,4 +1,4 @@
-// Loss scale and schedule in rounds: what slots must say, what the lead server's vote carries, and
+// Loss scale and schedule in rounds: the fields of slots, those of the lead server's vote, and
 // where a restarted server continues.
 #include <gtest/gtest.h>
 

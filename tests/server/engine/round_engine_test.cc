@@ -277,7 +277,7 @@ TEST(PlanMemoryTest, NamesTheParts) {
   ASSERT_TRUE(fits.ok());
   EXPECT_EQ(fits->window_extents, 8u);
   EXPECT_EQ(fits->state_bytes, DramExtentBytes(128, {64, 3}) * 7 + DramExtentBytes(104, {64, 3}));
-  // A page for 128 elements, and 64 bytes for what each (extent, slot) needs beside its payload.
+  // A page for 128 elements, and 64 bytes for each (extent, slot) in addition to its payload.
   EXPECT_EQ(fits->register_bytes, 8 * 2 * (4096 + 64));
   EXPECT_EQ(fits->sum_bytes, 8 * 4096);
   // The window is the job: seven extents of 128 elements, and one of 104, in multiples of 64 bytes.

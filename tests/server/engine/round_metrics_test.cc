@@ -1,4 +1,4 @@
-// What a job's metrics say of its rounds and its trainers: each number moves with what it names,
+// A job's metrics of its rounds and its trainers: each number moves with the thing that it names,
 // and with nothing else.
 #include <gtest/gtest.h>
 
@@ -57,7 +57,7 @@ class RoundMetrics : public ::testing::Test {
     header.crc32c = Crc32c(payload.data(), payload.size(), IdentityCrc(header)) + damage;
     cluster_.Engine(0)->Frame(header, Payload::FromString(payload));
   }
-  // What was posted to the job before has happened.
+  // Earlier tasks of the job have run.
   void Settle() {
     Answer<JobStatus> status;
     cluster_.Engine(0)->Status(status.Setter());
@@ -233,7 +233,7 @@ TEST_F(RoundMetrics, TheLogTellsWhatItTakesAndWhatOneFlushCovers) {
 TEST_F(RoundMetrics, ImagesAreCountedAsTheyAreWritten) {
   AttachAll();
   for (int round = 0; round < 4; ++round) RunRound(1);
-  cluster_.Shut(0);  // Behind everything that was to be written.
+  cluster_.Shut(0);  // After everything that was to be written.
   EXPECT_GE(cluster_.metrics().image_writes.value(), 3u);
   EXPECT_GE(cluster_.metrics().image_write_bytes.value(), 3 * kElements * sizeof(float));
   EXPECT_EQ(cluster_.server_metrics()->image_io(ImageOp::kWrite)->Read().count,

@@ -1,5 +1,5 @@
 // Uploads: rounds in which the lead pushes weights, or planes of the state, in place of gradients.
-// What the protocol answers, and the bits that engines make of it.
+// The answers of the protocol, and the bits that engines make of it.
 #include <gtest/gtest.h>
 
 #include <bit>

@@ -1,5 +1,5 @@
-// Captured state: what a snapshot gets while rounds continue is, bit for bit, what its round began
-// with on every server, in memory and on NVMe, whatever was checkpointed when.
+// Captured state: a snapshot taken while rounds continue has, bit for bit, the state that its round
+// began with on every server, in memory and on NVMe, whatever was checkpointed when.
 #include "server/recovery/capture.h"
 
 #include <gmock/gmock.h>
@@ -88,7 +88,7 @@ class Taken {
   Arrays arrays_ ABSL_GUARDED_BY(mu_);
 };
 
-// A job that runs, and what every round of it began with.
+// A job that runs, and the state that each of its rounds began with.
 class CapturedJob {
  public:
   CapturedJob(uint32_t seed, std::vector<uint32_t> servers, bool nvme)
@@ -185,7 +185,7 @@ class CapturedJob {
     }
   }
 
-  // What a server that has ended left on its disk.
+  // The state on the disk of a server that has ended.
   absl::StatusOr<std::shared_ptr<RestingState>> AtRest(uint32_t server) {
     const JobPlan& plan = cluster_.plan();
     auto storage = JobStorage::Open(cluster_.Disk(server), testing::kDirectory,
@@ -326,7 +326,7 @@ TEST(CaptureGivenUp, ThereIsNoRoundZero) {
   EXPECT_EQ(job.Capture(0, 0).get().status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-// What is held belongs to the layout of before: the snapshot is taken again, not short of extents.
+// The hold belongs to the old layout: the snapshot is taken again, not short of extents.
 TEST(CaptureGivenUp, AJobThatHasGrownIsCapturedAgain) {
   for (const bool nvme : {false, true}) {
     CapturedJob job(8, {0}, nvme);
@@ -343,7 +343,7 @@ TEST(CaptureGivenUp, AJobThatHasGrownIsCapturedAgain) {
   }
 }
 
-// A hold that fails beside a release leaves nothing behind.
+// A hold that fails during a release leaves nothing over.
 TEST(CaptureGivenUp, TheNextSnapshotIsNotGivenUpForTheOneBefore) {
   CapturedJob job(7, {0}, false);
   job.Round();
@@ -390,7 +390,7 @@ class ImagesOfNow : public StateHolds {
   }
 };
 
-// A round beside it meets one step of the work, not an extent's.
+// A round at the same time meets one step of the work, not an extent's.
 TEST(Capture, EachStepReadsOrHandsOnOneExtent) {
   DurableCluster cluster({900, 5, 2000}, /*world=*/1, {0}, /*seed=*/1);
   Capture capture{.layout = cluster.layout(),

@@ -1,5 +1,5 @@
-// What a server finds of a LAMB round in its log: the ratios and its own squares, or that they are
-// lost where they are needed.
+// A LAMB round in the log of a server: the ratios and its own squares, or an error where they are
+// needed and lost.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

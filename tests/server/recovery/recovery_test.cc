@@ -1,5 +1,5 @@
 // Restarted servers: engines of one durable job whose disks lose power at any moment, driven by
-// trainers that do what the client does, compared bit for bit with the plain loop.
+// trainers that act as the client does, compared bit for bit with the plain loop.
 #include "server/recovery/recovery.h"
 
 #include <gtest/gtest.h>
@@ -38,8 +38,8 @@ class PowerLoss : public ::testing::TestWithParam<int> {};
 // Rounds 3, 4 and 6 are not finite, and one of two in a row is halted.
 bool Poisoned(uint64_t round) { return round == 3 || round == 4 || round == 6; }
 
-// Round 2 replaces the weights, round 7 the second moments and the step counts; what is counted of
-// skipped rounds stays.
+// Round 2 replaces the weights, round 7 the second moments and the step counts; the counts of
+// skipped rounds stay.
 bool Uploaded(uint64_t round) { return round == 2; }
 bool PlaneSet(uint64_t round) { return round == 7; }
 
@@ -327,7 +327,7 @@ TEST(Recovery, ATrainerThatMissedTheEndOfARoundGetsAllOfIt) {
 }
 
 // A trainer that crashes at the same batch each time: the dead attempts at one round are many times
-// what the log holds.
+// the size of the log.
 TEST(Recovery, OneRoundInSixtyEpochsFillsNoLogAndChangesNoBit) {
   constexpr int kEpochs = 60;
   constexpr uint64_t kRepeated = 3;

@@ -73,7 +73,7 @@ class MemoryImages final : public ImageIo, public ImageStore {
     });
   }
 
-  // Lets happen what is kept, and what follows from it.
+  // Runs the kept calls, and those that follow from them.
   void Run() {
     while (!kept.empty()) RunOne();
   }

@@ -1,5 +1,5 @@
-// The NVMe tier's own promises: what a sweep reads and writes, who waits for whom, and what errors
-// of the disk do.
+// The NVMe tier's own promises: the reads and writes of a sweep, who waits for whom, and the effect
+// of disk errors.
 #include "server/tier/nvme_tier.h"
 
 #include <gtest/gtest.h>

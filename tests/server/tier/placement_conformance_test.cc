@@ -1,5 +1,5 @@
-// What every placement of a state promises: of the one in memory, and of the one on NVMe with
-// several sizes of its memory.
+// The promises of every placement of a state: the one in memory, and the one on NVMe with several
+// sizes of its memory.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -155,7 +155,7 @@ class PlacementConformance : public ::testing::TestWithParam<PlacementCase> {
     }
     return *ImageFile::Create(&disk_, "/images", {.job = 1, .tile_elements = kTile}, shapes);
   }
-  // What the newest images of `file` hold.
+  // Fills `images` with the newest ones of `file`.
   void Fill(ImageFile* file, uint32_t extents, MemoryImages* images) {
     const Arena buffer = *Arena::Create(kPageBytes);
     for (uint32_t e = 0; e < extents; ++e) {

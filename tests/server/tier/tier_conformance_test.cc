@@ -1,4 +1,4 @@
-// What every tier promises, of the one in memory and of the one on NVMe with several sizes of its
+// The promises of every tier: the one in memory, and the one on NVMe with several sizes of its
 // memory.
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -104,9 +104,9 @@ def initialize(
 
 
 def _say_what_is_left(settings: Settings, rank: int) -> None:
-    if settings.beside and rank == 0:
+    if settings.alongside and rank == 0:
         what = "which the engine leaves to the script; `ballastctl ds check` says how"
-        say(rank, f"the ds_config switches on {', '.join(settings.beside)}, {what}")
+        say(rank, f"the ds_config switches on {', '.join(settings.alongside)}, {what}")
 
 
 def _transfers(settings: Settings, rank: int) -> Transfers | None:

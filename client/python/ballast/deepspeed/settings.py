@@ -45,10 +45,10 @@ class Settings:
             raise RefusedConfig(str(report.source), error.message)
         self.batch = report.batch
         # Switched on, and left to the script.
-        self.beside = [
+        self.alongside = [
             finding.path
             for finding in report.findings
-            if finding.verdict is Verdict.BESIDE and finding.effective is True
+            if finding.verdict is Verdict.ALONGSIDE and finding.effective is True
         ]
 
     def __getitem__(self, path: str) -> Any:

@@ -30,17 +30,17 @@ code is 0 if nothing is refused, 1 if something is, and 2 if a file cannot be re
 `ballast.ds_config.check(config, world)` returns the same report.
 
 `ballast.deepspeed` and `ballast.hf` apply a file to a job. In a script that builds its optimizer
-itself, the verdict names the argument of `bt.AdamW` that does what a key asks for. Parameters and
+itself, the verdict names the argument of `bt.AdamW` with the effect of a key. Parameters and
 gradients must be CPU tensors today.
 
 | Verdict | Meaning |
 |---|---|
 | honoured by service | the servers do it, with the argument that the text names |
 | honoured by SDK | Ballast's Python package does it, in the trainer |
-| works beside | your script does it with torch; Ballast does not get in the way |
+| works alongside | your script does it with torch; Ballast does not get in the way |
 | no effect | accepted; the text says why nothing changes |
 | filled by Trainer | `"auto"`: Trainer has an argument for it; `ballast.deepspeed` refuses it |
-| refused | Ballast does not do what the key asks for; the text says what to write instead |
+| refused | Ballast does not have the effect of the key; the text says what to write instead |
 
 - The file is JSON. Comments (`#`, `//`, `/* */`) and a comma before a closing bracket are allowed.
   A missing comma, a name without quotes and a repeated name are errors with line and column.
@@ -162,8 +162,8 @@ def _second_names() -> str:
 
 def _differences() -> str:
     lines = [
-        f"DeepSpeed {COMPAT_DEFAULT} and this reader agree on batch sizes, on defaults and on what "
-        "is legal, but for",
+        f"DeepSpeed {COMPAT_DEFAULT} and this reader agree on batch sizes, on defaults and on "
+        "legal values, but for",
         "",
         "| What | DeepSpeed | This reader |",
         "|---|---|---|",

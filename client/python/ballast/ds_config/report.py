@@ -161,7 +161,7 @@ _ORDER = (
     Verdict.AUTO,
     Verdict.SERVICE,
     Verdict.SDK,
-    Verdict.BESIDE,
+    Verdict.ALONGSIDE,
     Verdict.NO_EFFECT,
 )
 

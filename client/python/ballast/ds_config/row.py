@@ -25,7 +25,7 @@ class Verdict(enum.Enum):
 
     SERVICE = "honoured by service"
     SDK = "honoured by SDK"
-    BESIDE = "works beside"
+    ALONGSIDE = "works alongside"
     NO_EFFECT = "no effect"
     AUTO = "filled by Trainer"
     REFUSED = "refused"
@@ -46,7 +46,7 @@ Look = Callable[[str], Any]  # dotted path -> the effective value of that key
 class Outcome:
     """A verdict and its words. text: the effect, or why there is none. instead: only if refused.
 
-    see: for BESIDE, a path of this repository or a name of torch to begin with.
+    see: for ALONGSIDE, a path of this repository or a name of torch to begin with.
     """
 
     verdict: Verdict
@@ -76,8 +76,8 @@ def sdk(text: str, needs: str = "", instead: str = "") -> Outcome:
     return _needing(needs, Outcome(Verdict.SDK, text, instead))
 
 
-def beside(text: str, see: str) -> Outcome:
-    return Outcome(Verdict.BESIDE, text, see=see)
+def alongside(text: str, see: str) -> Outcome:
+    return Outcome(Verdict.ALONGSIDE, text, see=see)
 
 
 def no_effect(why: str) -> Outcome:

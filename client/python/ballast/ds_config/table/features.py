@@ -21,7 +21,7 @@ from ballast.ds_config.kinds import (
 from ballast.ds_config.row import (
     Row,
     above,
-    beside,
+    alongside,
     equal,
     no_effect,
     parts,
@@ -31,7 +31,7 @@ from ballast.ds_config.row import (
     under,
 )
 
-_TORCH_CHECKPOINT = beside(
+_TORCH_CHECKPOINT = alongside(
     "the script recomputes activations", "torch.utils.checkpoint.checkpoint"
 )
 _OFF = no_effect("off, as without the key")

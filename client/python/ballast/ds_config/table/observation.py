@@ -23,7 +23,7 @@ from ballast.ds_config.kinds import (
 )
 from ballast.ds_config.row import (
     Row,
-    beside,
+    alongside,
     equal,
     no_effect,
     parts,
@@ -62,7 +62,7 @@ _PRINTS = (
     Row("log_level", TEXT, None, no_effect("the SDK writes to stderr only what it waits for")),
     switch(
         "disable_python_gc",
-        beside("call gc.disable() in the script", "gc.disable"),
+        alongside("call gc.disable() in the script", "gc.disable"),
         since="0.19.8",
     ),
     Row("timers.throughput.enabled", BOOLEAN, True, no_effect(_REPORT)),
@@ -119,7 +119,7 @@ _PROFILES = (
     ),
     switch(
         "flops_profiler.enabled",
-        beside(
+        alongside(
             "count the model's operations in the script", "torch.utils.flop_counter.FlopCounterMode"
         ),
     ),

@@ -28,7 +28,7 @@ from ballast.ds_config.row import (
     Outcome,
     Row,
     above,
-    beside,
+    alongside,
     equal,
     no_effect,
     parts,
@@ -89,7 +89,8 @@ _BATCH = (
         "train_batch_size",
         POSITIVE,
         None,
-        beside("samples of one round, over all trainers; follows from the other two", "README.md"),
+        alongside("samples of one round, over all trainers; follows from the other two",
+                  "README.md"),
         filling=filling.TRAIN_BATCH,
         announced=True,
     ),
@@ -97,7 +98,7 @@ _BATCH = (
         "train_micro_batch_size_per_gpu",
         POSITIVE,
         None,
-        beside(
+        alongside(
             "ballast.deepspeed gives it to the loader of training_data; give it to a DataLoader of "
             "your own: batch_size",
             "torch.utils.data.DataLoader",
@@ -113,7 +114,7 @@ _BATCH = (
         (
             above(
                 1,
-                beside(
+                alongside(
                     "the engine of ballast.deepspeed divides each loss by it. In a loop of your "
                     "own, divide each loss, and call backward() as often before opt.step(): torch "
                     "adds in the parameter's dtype, bt.AdamW(accumulation_steps=...) in fp32",
@@ -132,7 +133,7 @@ _BATCH = (
         (
             equal(
                 False,
-                beside(
+                alongside(
                     "each step() of ballast.deepspeed's engine is a round; in a loop of your own, "
                     "each opt.step() is",
                     "docs/deepspeed.md",
@@ -145,7 +146,7 @@ _BATCH = (
         "dataloader_drop_last",
         BOOLEAN,
         False,
-        beside("give it to your DataLoader: drop_last", "torch.utils.data.DataLoader"),
+        alongside("give it to your DataLoader: drop_last", "torch.utils.data.DataLoader"),
     ),
 )
 
@@ -311,7 +312,7 @@ _PRECISION = (
     ),
     switch(
         "torch_autocast.enabled",
-        beside("run the forward pass under torch.autocast in the script", "torch.autocast"),
+        alongside("run the forward pass under torch.autocast in the script", "torch.autocast"),
     ),
     *parts(
         "torch_autocast",

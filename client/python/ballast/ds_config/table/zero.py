@@ -174,7 +174,7 @@ _OFFLOAD_OPTIMIZER = under(
     Row("buffer_count", COUNT, 4, no_effect("the servers size their buffers themselves")),
     Row("pin_memory", BOOLEAN, Moved((("", False), ("0.19.5", True))), _TRAINER_HAS_NONE),
     Row("pipeline_read", BOOLEAN, False, no_effect("the servers always read ahead")),
-    Row("pipeline_write", BOOLEAN, False, no_effect("the servers always write behind")),
+    Row("pipeline_write", BOOLEAN, False, no_effect("the servers always write in the background")),
     Row("fast_init", BOOLEAN, False, no_effect("the servers initialize the state themselves")),
     Row(
         "ratio",
