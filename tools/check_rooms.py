@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds the room table: which folder may include which. An edge not in the table is an error.
+"""Holds the room table: which folder may include or import which; other edges are errors.
 
 Comes from: the working tree. Goes to: `ctest -L tidy` (test tidy_rooms), as file:line: error: ...
 Thread safety: one process, nothing shared.
@@ -14,7 +14,8 @@ import re
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-import source_text  # noqa: E402  (found only after the line above)
+import python_rooms  # noqa: E402  (found only after the line above)
+import source_text  # noqa: E402
 
 # Libraries by the prefix of their headers. A header outside these and our rooms must be a header of
 # C, C++ or POSIX.
@@ -310,18 +311,26 @@ def check_proto(path, text):
                 f"a .proto file imports only ballast/ and google/protobuf/, not {match.group(1)}")
 
 
+def _check_of(path):
+    # The check of a file, or None when it needs none.
+    if str(path).startswith(python_rooms.PACKAGE) and path.suffix == ".py":
+        return python_rooms.check
+    if path.suffix == ".proto":
+        return check_proto
+    return check_cpp if source_text.is_cpp(path) else None
+
+
 def check_tree(root):
     """Returns all violations under root as (path, line, message)."""
     found = []
     for path in source_text.list_files(root):
-        is_proto = path.suffix == ".proto"
-        if not is_proto and not source_text.is_cpp(path):
+        check = _check_of(path)
+        if check is None:
             continue
         text = source_text.read_text(pathlib.Path(root) / path)
         if text is None:
             found.append((path, 1, "not a UTF-8 text file"))
             continue
-        check = check_proto if is_proto else check_cpp
         found += [(path, line, message) for line, message in check(path, text)]
     return found
 

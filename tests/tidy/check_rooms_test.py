@@ -7,6 +7,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
 import check_rooms  # noqa: E402  (found only after the line above)
+import python_rooms  # noqa: E402
 
 
 def violations(path, text):
@@ -125,6 +126,36 @@ class PureCore(unittest.TestCase):
 
     def test_other_files_of_these_rooms_may_use_threads(self):
         self.assertEqual(violations("server/engine/round_driver.cc", "#include <atomic>\n"), [])
+
+
+class Python(unittest.TestCase):
+    """Imports between the rooms of the Python package."""
+
+    def planted(self, path, text):
+        """Returns the lines of the violations in a module of the package."""
+        return [line for line, _ in python_rooms.check(python_rooms.PACKAGE + path, text)]
+
+    def test_an_import_outside_of_the_table_is_reported_at_its_line(self):
+        for path, text in (
+                ("session.py", "import os\nfrom ballast import torch\n"),
+                ("session.py", "def f():\n    from ballast.torch.rounds import Rounds\n"),
+                ("session.py", "\nimport ballast.launcher.servers\n"),
+                ("torch/rounds.py", "\nfrom ballast import _rejoin\n"),
+                ("ds_config/check.py", "\nfrom ballast.launcher import machine\n"),
+                ("monitor/events.py", "\nfrom ballast.deepspeed import engine\n")):
+            with self.subTest(path=path, text=text):
+                self.assertEqual(self.planted(path, text), [2])
+
+    def test_imports_of_the_table_and_of_other_packages_pass(self):
+        text = "import torch\nfrom ballast.errors import BadArgument\nfrom ballast.torch import a\n"
+        self.assertEqual(self.planted("torch/rounds.py", text), [])
+        self.assertEqual(self.planted("deepspeed/engine.py", text), [])
+
+    def test_a_row_names_only_rows_above_it(self):
+        above = []
+        for room, allowed in python_rooms.ROOMS.items():
+            self.assertLessEqual(set(allowed), set(above), room)
+            above.append(room)
 
 
 class Tree(unittest.TestCase):
