@@ -25,7 +25,7 @@ case $preset in
              security_test net_test tls_test wire_scan_test frame_codec_test
              tls_channel_test quota_test rendezvous_test config_test snapshot_test exchange_test
              durability_test admin_test gate_test gate_services_test other_tenant_test
-             services_test rpc_test peer_test
+             services_test rpc_test stream_test peer_test
              trainer_stream_test tenants_test home_test job_directory_test server_parts_test
              host_test
              collective_conformance_test nccl_test reconnect_test wire_abuse_test

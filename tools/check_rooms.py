@@ -43,7 +43,9 @@ SERVER_ROOMS = (
     "server/jobs", "server/operator", "server/home", "server/directory", "server/admin",
     "server/security", "server/net", "server/host")
 # Of the port. Below them nothing knows gRPC, and of the messages only the configuration's.
-PORT_ROOMS = ("server/rpc", "server/convert", "server/peer", "server/service", "server/status")
+PORT_ROOMS = (
+    "server/stream", "server/rpc", "server/convert", "server/peer", "server/service",
+    "server/status")
 PROTOBUF, GRPC = ("google/protobuf/",), ("grpcpp/", "grpc/")
 SAFETENSORS = "common/safetensors"
 EVERYTHING = COMMON + (
@@ -148,9 +150,12 @@ ROOMS = {
     # The machine under a server.
     "server/host": Room(
         ("common/base", "common/text", "common/threads", "common/io", "common/metrics", CONFIG)),
+    # The server's end of a call, and the calls with one answer: without gRPC.
+    "server/stream": Room(COMMON + (WIRE, "proto/convert"), ("absl/",) + PROTOBUF),
     # common/tls: why a handshake failed.
     "server/rpc": Room(
-        COMMON + ("server/net", "server/security", TLS, WIRE, CONFIG, "proto/convert"),
+        COMMON + ("server/stream", "server/net", "server/security", TLS, WIRE, CONFIG,
+                  "proto/convert"),
         ("absl/",) + GRPC + PROTOBUF),
     "server/convert": Room(
         COMMON + ("server/operator", "server/jobs", "server/round", "server/quota", WIRE,
@@ -158,10 +163,10 @@ ROOMS = {
     "server/peer": Room(
         COMMON + ("server/rpc", "server/convert", "server/jobs", "server/security", WIRE,
                   "proto/convert"), ("absl/",) + GRPC),
+    # Over server/stream: the services know no gRPC.
     "server/service": Room(
-        COMMON + ("server/rpc", "server/convert", "server/peer", "server/directory",
-                  "server/round", "server/security", "server/host", WIRE, "proto/convert"),
-        ("absl/",) + GRPC),
+        COMMON + ("server/stream", "server/convert", "server/peer", "server/directory",
+                  "server/round", "server/security", "server/host", WIRE, "proto/convert")),
     "server/status": Room((TYPES, "common/text", WIRE), ("absl/",) + PROTOBUF),
     "server": Room(
         COMMON + SERVER_ROOMS + PORT_ROOMS + (TLS, WIRE, CONFIG, "proto/convert"),

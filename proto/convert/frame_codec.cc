@@ -1,11 +1,7 @@
 #include "proto/convert/frame_codec.h"
 
 #include <algorithm>
-#include <memory>
-#include <utility>
-#include <vector>
 
-#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
@@ -66,32 +62,6 @@ absl::StatusOr<absl::variant<DecodedFrame, Message>> Decode(const Payload& messa
 
 }  // namespace
 
-grpc::ByteBuffer MakeFrame(const FrameHeader& header, absl::Span<const grpc::Slice> payload) {
-  absl::InlinedVector<grpc::Slice, 8> slices;
-  slices.reserve(1 + payload.size());
-  slices.emplace_back(EncodeFramePrefix(header));
-  for (const grpc::Slice& slice : payload) slices.push_back(slice);
-  return grpc::ByteBuffer(slices.data(), slices.size());
-}
-
-absl::StatusOr<Payload> ToPayload(const grpc::ByteBuffer& message) {
-  if (!message.Valid()) return BadFrame("no bytes");
-  auto slices = std::make_shared<std::vector<grpc::Slice>>();
-  if (!message.Dump(slices.get()).ok()) return BadFrame("not a readable byte buffer");
-  Payload::Pieces pieces;
-  pieces.reserve(slices->size());
-  for (const grpc::Slice& slice : *slices) {
-    pieces.push_back({reinterpret_cast<const char*>(slice.begin()), slice.size()});
-  }
-  return Payload(std::move(pieces), std::move(slices));
-}
-
-absl::StatusOr<ClientInput> DecodeClientMessage(const grpc::ByteBuffer& message,
-                                                size_t max_frame_bytes, size_t max_control_bytes) {
-  BALLAST_ASSIGN_OR_RETURN(const Payload bytes, ToPayload(message));
-  return DecodeClientMessage(bytes, max_frame_bytes, max_control_bytes);
-}
-
 absl::StatusOr<ClientInput> DecodeClientMessage(const Payload& message, size_t max_frame_bytes,
                                                 size_t max_control_bytes) {
   return Decode<v1::ClientMessage>(message, max_frame_bytes, max_control_bytes);
@@ -100,12 +70,6 @@ absl::StatusOr<ClientInput> DecodeClientMessage(const Payload& message, size_t m
 absl::StatusOr<ServerInput> DecodeServerMessage(const Payload& message, size_t max_frame_bytes,
                                                 size_t max_control_bytes) {
   return Decode<v1::ServerMessage>(message, max_frame_bytes, max_control_bytes);
-}
-
-absl::StatusOr<ServerInput> DecodeServerMessage(const grpc::ByteBuffer& message,
-                                                size_t max_frame_bytes, size_t max_control_bytes) {
-  BALLAST_ASSIGN_OR_RETURN(const Payload bytes, ToPayload(message));
-  return DecodeServerMessage(bytes, max_frame_bytes, max_control_bytes);
 }
 
 absl::Status VerifyChecksum(const DecodedFrame& frame) {
@@ -122,23 +86,12 @@ absl::Status VerifyChecksum(const DecodedFrame& frame, uint32_t computed) {
                        DamagedFrameText(header, computed), fields);
 }
 
-grpc::ByteBuffer SerializeMessage(const google::protobuf::MessageLite& message) {
-  const grpc::Slice slice(message.SerializeAsString());
-  return grpc::ByteBuffer(&slice, 1);
-}
-
 absl::Status ParseMessage(const Payload& bytes, size_t max_bytes,
                           google::protobuf::MessageLite* message) {
   if (bytes.bytes() > max_bytes) return TooLong(bytes.bytes(), max_bytes);
   // A short one is cheap, regardless of its content.
   if (bytes.bytes() > kScanAbove) BALLAST_RETURN_IF_ERROR(ScanWire(bytes, *message).status());
   return ParseScanned(bytes, message);
-}
-
-absl::Status ParseMessage(const grpc::ByteBuffer& bytes, size_t max_bytes,
-                          google::protobuf::MessageLite* message) {
-  BALLAST_ASSIGN_OR_RETURN(const Payload payload, ToPayload(bytes));
-  return ParseMessage(payload, max_bytes, message);
 }
 
 }  // namespace ballast

@@ -4,7 +4,6 @@
 #include <string>
 
 #include "absl/strings/cord.h"
-#include "absl/strings/match.h"
 #include "absl/types/optional.h"
 
 namespace ballast {
@@ -13,32 +12,6 @@ namespace {
 // HTTP/2 trailers of a gRPC call hold 8 KiB by default. The text travels in them twice, once
 // percent-encoded (up to 3x) and once in base64 (4/3x).
 constexpr size_t kMaxTextBytes = 1500;
-// For a connection on which a port answered, but not in HTTP/2.
-constexpr char kOtherProtocol[] = "it does not speak gRPC, as the admin port does not";
-
-// What gRPC 1.51 says of a stream that the other end has reset to get its memory back (RFC 9113,
-// ENHANCE_YOUR_CALM); no status of ours has the text.
-constexpr char kMemoryReset[] = "RST_STREAM with error code 11";
-constexpr char kNoMemory[] =
-    "the server has broken the call off: gRPC's memory there is at limits.max_rpc_memory_bytes";
-// Of a status that BrokenOffForMemory knows. It does not travel.
-constexpr char kBrokenOffTypeUrl[] = "ballast/broken-off-for-memory";
-
-absl::Status BrokenOff() {
-  absl::Status status = absl::UnavailableError(kNoMemory);
-  status.SetPayload(kBrokenOffTypeUrl, absl::Cord());
-  return status;
-}
-
-// A status without a detail.
-absl::Status OfGrpcItself(absl::StatusCode code, absl::string_view text) {
-  if (absl::StrContains(text, "Failed parsing HTTP/2") ||
-      absl::StrContains(text, "http1.x server")) {
-    return absl::Status(code, kOtherProtocol);
-  }
-  if (absl::StrContains(text, kMemoryReset)) return BrokenOff();
-  return absl::Status(code, text);
-}
 
 #define BALLAST_SAME_REASON(ours, theirs) \
   static_assert(static_cast<int>(Reason::ours) == static_cast<int>(v1::REASON_##theirs))
@@ -107,18 +80,18 @@ absl::string_view Shortened(absl::string_view text) {
 
 std::string ToStdString(absl::string_view text) { return std::string(text.data(), text.size()); }
 
-absl::StatusCode KnownCode(int code) {
-  if (code <= 0 || code > static_cast<int>(absl::StatusCode::kUnauthenticated)) {
-    return absl::StatusCode::kUnknown;
-  }
-  return static_cast<absl::StatusCode>(code);
-}
-
 }  // namespace
 
 absl::Status MakeError(absl::StatusCode code, v1::Reason reason, absl::string_view message,
                        const ErrorFields& fields) {
   return ReasonedError(code, static_cast<Reason>(reason), message, fields);
+}
+
+absl::StatusCode KnownCode(int code) {
+  if (code <= 0 || code > static_cast<int>(absl::StatusCode::kUnauthenticated)) {
+    return absl::StatusCode::kUnknown;
+  }
+  return static_cast<absl::StatusCode>(code);
 }
 
 v1::ErrorDetail DetailOf(const absl::Status& status) {
@@ -143,28 +116,6 @@ absl::Status FromDetail(const v1::ErrorDetail& detail) {
   fields.server = detail.server();
   fields.address = detail.address();
   return MakeError(KnownCode(detail.code()), detail.reason(), detail.message(), fields);
-}
-
-grpc::Status ToGrpc(const absl::Status& status) {
-  if (status.ok()) return grpc::Status::OK;
-  const v1::ErrorDetail detail = DetailOf(status);
-  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), detail.message(),
-                      detail.SerializeAsString());
-}
-
-absl::Status FromGrpc(const grpc::Status& status) {
-  if (status.ok()) return absl::OkStatus();
-  const absl::StatusCode code = KnownCode(status.error_code());
-  v1::ErrorDetail detail;
-  if (status.error_details().empty() || !detail.ParseFromString(status.error_details())) {
-    return OfGrpcItself(code, status.error_message());
-  }
-  detail.set_code(static_cast<int>(code));
-  return FromDetail(detail);
-}
-
-bool BrokenOffForMemory(const absl::Status& status) {
-  return status.GetPayload(kBrokenOffTypeUrl).has_value();
 }
 
 }  // namespace ballast

@@ -7,9 +7,9 @@
 #include "common/threads/thread_executor.h"
 #include "grpcpp/client_context.h"
 #include "proto/convert/channel.h"
+#include "proto/convert/grpc_status.h"
 #include "proto/convert/job_convert.h"
 #include "proto/convert/methods.h"
-#include "proto/convert/status_convert.h"
 #include "server/peer/peer_sightings.h"
 #include "server/rpc/generic_server.h"
 

@@ -17,7 +17,7 @@
 #include "grpcpp/completion_queue.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/support/byte_buffer.h"
-#include "proto/convert/frame_codec.h"
+#include "proto/convert/grpc_message.h"
 #include "server/peer/peer_client.h"
 
 namespace ballast::server {

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
-#include "proto/convert/frame_codec.h"
+#include "proto/convert/grpc_message.h"
 #include "proto/convert/job_convert.h"
 #include "proto/convert/methods.h"
 #include "server/convert/convert.h"

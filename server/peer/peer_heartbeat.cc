@@ -6,8 +6,8 @@
 #include "common/base/log.h"
 #include "common/text/address.h"
 #include "common/text/units.h"
+#include "proto/convert/grpc_status.h"
 #include "proto/convert/job_convert.h"
-#include "proto/convert/status_convert.h"
 #include "server/peer/peer_sightings.h"
 
 namespace ballast::server {

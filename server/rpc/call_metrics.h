@@ -13,13 +13,12 @@
 
 #include "common/metrics/metrics.h"
 #include "grpcpp/support/status.h"
+#include "server/stream/method_registry.h"
 
 namespace ballast::server {
 
 // As the label grpc_code writes it: "OK", "PermissionDenied".
 const char* CodeName(grpc::StatusCode code);
-
-enum class MethodType { kUnary, kServerStream, kBidiStream };
 
 class CallMetrics {
  public:

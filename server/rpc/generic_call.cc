@@ -4,7 +4,8 @@
 
 #include "grpc/grpc_security_constants.h"
 #include "grpc/support/time.h"
-#include "proto/convert/status_convert.h"
+#include "proto/convert/grpc_message.h"
+#include "proto/convert/grpc_status.h"
 
 namespace ballast::server {
 
@@ -18,7 +19,10 @@ GenericCall::GenericCall(const CallEnvironment* environment)
     : environment_(environment),
       context_(std::make_unique<grpc::GenericServerContext>()),
       stream_(std::make_unique<grpc::GenericServerAsyncReaderWriter>(context_.get())),
-      alarm_(std::make_unique<grpc::Alarm>()) {}
+      alarm_(std::make_unique<grpc::Alarm>()) {
+  facts_.parsing = environment->parsing;
+  facts_.places = environment->places;
+}
 
 void GenericCall::Accept(const CallEnvironment* environment) {
   const std::shared_ptr<GenericCall> call(new GenericCall(environment));
@@ -63,7 +67,11 @@ void GenericCall::Wake() {
   alarm_->Set(environment_->queue, gpr_inf_past(GPR_CLOCK_MONOTONIC), Begin(&wake_tag_));
 }
 
-void GenericCall::Finish(const grpc::Status& status) {
+void GenericCall::Finish(const absl::Status& status) {
+  EndWith(ToGrpc(status.ok() ? status : places().Outward(status)));
+}
+
+void GenericCall::EndWith(const grpc::Status& status) {
   MutexLock lock(&mu_);
   if (over_ || finish_wanted_) return;
   finish_wanted_ = true;
@@ -71,8 +79,6 @@ void GenericCall::Finish(const grpc::Status& status) {
   // A bare status goes through Pump, too: gRPC forbids Finish while a write is under way.
   if (!sending_) Wake();
 }
-
-void GenericCall::Fail(const absl::Status& status) { Finish(ToGrpc(places().Outward(status))); }
 
 void GenericCall::Cancel() {
   MutexLock lock(&mu_);
@@ -127,7 +133,7 @@ void GenericCall::OnAccepted(bool ok) {
   // Without the lock: a handler reads, or fails the call, while it is being made.
   handler_ = environment_->accept(shared_from_this());
   if (handler_ == nullptr) {
-    Finish(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "unknown method " + facts_.method));
+    EndWith(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "unknown method " + facts_.method));
   }
 }
 
@@ -195,11 +201,12 @@ void GenericCall::OnRead(bool ok) {
     // Emptied first: OnMessage may ask for the next read, which writes to incoming_.
     message.Swap(&incoming_);
   }
-  if (ok) {
-    handler_->OnMessage(std::move(message));
-  } else {
-    handler_->OnReadsDone();
-  }
+  absl::StatusOr<Payload> bytes = Payload();
+  if (ok) bytes = ToPayload(message);
+  if (ok && bytes.ok()) return handler_->OnMessage(*std::move(bytes));
+  // A buffer that gRPC cannot read is no message; the handler's own status comes second.
+  if (!bytes.ok()) Finish(bytes.status());
+  handler_->OnReadsDone();
 }
 
 void GenericCall::Pump() {
@@ -213,23 +220,23 @@ void GenericCall::Pump() {
       // Before the question: after a kick during it, its answer "nothing" is out of date.
       kicked_ = false;
     }
-    absl::optional<grpc::ByteBuffer> message;
+    std::optional<Outgoing> message;
     // Without the lock: the handler takes its own, and may call Finish or Read.
     if (handler_ != nullptr) message = handler_->NextMessage();
-    if (SendOrStop(std::move(message))) return;
+    if (SendOrStop(message)) return;
   }
 }
 
 // False when there may be a further message by now.
-bool GenericCall::SendOrStop(absl::optional<grpc::ByteBuffer> message) {
+bool GenericCall::SendOrStop(const std::optional<Outgoing>& message) {
   MutexLock lock(&mu_);
   if (over_) {
     sending_ = false;
     return true;
   }
   if (message.has_value()) {
-    // gRPC holds the buffer's slices itself; `message` may go before the tag is back.
-    stream_->Write(*message, Begin(&write_tag_));
+    // gRPC holds the buffer's slices itself; they may go before the tag is back.
+    stream_->Write(ToByteBuffer(*message), Begin(&write_tag_));
     return true;
   }
   if (kicked_) return false;
@@ -246,7 +253,7 @@ void GenericCall::ReleaseIfOver() {
   std::unique_ptr<grpc::GenericServerContext> context;
   std::unique_ptr<grpc::GenericServerAsyncReaderWriter> stream;
   std::unique_ptr<grpc::Alarm> alarm;
-  std::shared_ptr<CallHandler> handler;
+  std::shared_ptr<StreamHandler> handler;
   {
     MutexLock lock(&mu_);
     --under_way_;

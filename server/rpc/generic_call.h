@@ -1,17 +1,17 @@
-// One gRPC call of any method, as messages of raw bytes: the only place that knows gRPC's rules
-// for operations, tags and lifetimes. Unary calls and streams go through the same class.
-// Comes from: GenericServer. Goes to: a CallHandler per call (trainer_stream.h, unary_call.h).
-// Thread safety: the methods of GenericCall may be called from any thread. A call's handler is
-// called on one thread only, the poller of the call's completion queue.
+// One gRPC call of any method as a MessageStream: the only place that knows gRPC's rules for
+// operations, tags and lifetimes. Unary calls and streams go through the same class.
+// Comes from: GenericServer. Goes to: a StreamHandler per call (trainer_stream.h, unary_call.h).
+// Thread safety: as message_stream.h; a call's handler is called on one thread only, the poller of
+// the call's completion queue.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/types/optional.h"
 #include "common/base/clock.h"
 #include "common/base/sync.h"
 #include "common/security/caller.h"
@@ -20,9 +20,8 @@
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/status.h"
 #include "server/rpc/call_metrics.h"
-#include "server/rpc/parse_budget.h"
-#include "server/rpc/place_names.h"
 #include "server/security/gate.h"
+#include "server/stream/message_stream.h"
 
 namespace ballast::server {
 
@@ -31,21 +30,6 @@ class CompletionTag {
  public:
   virtual ~CompletionTag() = default;
   virtual void OnEvent(bool ok) = 0;
-};
-
-// Answers one call. Nothing here may block: a poller serves many calls.
-class CallHandler {
- public:
-  virtual ~CallHandler() = default;
-  // One message, after GenericCall::Read() asked for it.
-  virtual void OnMessage(grpc::ByteBuffer message) = 0;
-  // Instead of a message: the client has closed its side, or the call broke.
-  virtual void OnReadsDone() = 0;
-  // The next message to send, asked for when the one before has been written and after Kick().
-  virtual absl::optional<grpc::ByteBuffer> NextMessage() = 0;
-  // The call is over; its handler is released afterwards. `cancelled`: the client or a broken
-  // connection ended it, before or instead of our status.
-  virtual void OnDone(bool cancelled) = 0;
 };
 
 // Whether a status says that the caller may not make the call.
@@ -61,7 +45,7 @@ struct CallEnvironment {
   ParseBudget* parsing = nullptr;
   const PlaceNames* places = nullptr;
   // A call has come in; returns its handler, or null to refuse an unknown method.
-  std::function<std::shared_ptr<CallHandler>(std::shared_ptr<class GenericCall>)> accept;
+  std::function<std::shared_ptr<StreamHandler>(std::shared_ptr<class GenericCall>)> accept;
   // An accepted call is over; `code` is the status that its client has got, or a refusal
   // (IsRefusal) that it did not wait for. May be null.
   std::function<void(const class GenericCall& call, grpc::StatusCode code)> ended;
@@ -69,45 +53,27 @@ struct CallEnvironment {
   std::function<void()> released;
 };
 
-class GenericCall : public std::enable_shared_from_this<GenericCall> {
+class GenericCall final : public MessageStream, public std::enable_shared_from_this<GenericCall> {
  public:
   // Waits for the next call on the queue of `environment`, which outlives it. From then on the call
   // owns itself until its last operation has come back.
   static void Accept(const CallEnvironment* environment);
 
-  GenericCall(const GenericCall&) = delete;
-  GenericCall& operator=(const GenericCall&) = delete;
-
-  // Asks for one message; ignored while one is awaited and when the call is over.
-  void Read();
-  // Says that NextMessage may have something.
-  void Kick();
-  // Ends the call with `status` as soon as NextMessage has nothing more. The first one counts.
-  void Finish(const grpc::Status& status);
-  // Likewise with `status` as its caller may read it; see PlaceNames.
-  void Fail(const absl::Status& status);
-  // Breaks the call off without waiting for anything.
-  void Cancel();
+  void Read() override;
+  void Kick() override;
+  void Finish(const absl::Status& status) override;
+  void Cancel() override;
+  // As Finish, with exactly this status, which need not have a detail.
+  void EndWith(const grpc::Status& status);
 
   // Its metrics, see CallTimer. Called while the call is accepted.
   void CountIn(CallMetrics* metrics) { timer_.Begin(metrics, environment_->clock->Now()); }
 
-  const std::string& method() const { return facts_.method; }
-  // Bounds the memory of its requests while they are parsed; outlives the call's handler.
-  ParseBudget* parsing() const { return environment_->parsing; }
-  // Words and errors as the caller may read them.
-  const PlaceNames& places() const { return *environment_->places; }
-  // Address of the other side, as gRPC writes it ("ipv4:127.0.0.1:40000").
-  const std::string& peer() const { return facts_.peer; }
-
   // The transport's facts about the other side.
   Connection connection();
-  // The party that calls, from the gate; set before the handler is made and constant from then on.
+  // Called before the handler is made.
   void SetCaller(Caller caller) { facts_.caller = std::move(caller); }
-  const Caller& caller() const { return facts_.caller; }
-  // The job that the call is about, for the audit log: a name, or a number as JobIdText has it.
-  // Called by the handler, on the poller's thread.
-  void SetAuditedJob(std::string job) { facts_.audited_job = std::move(job); }
+  // On the poller's thread.
   const std::string& audited_job() const { return facts_.audited_job; }
 
  private:
@@ -135,21 +101,13 @@ class GenericCall : public std::enable_shared_from_this<GenericCall> {
   void OnRead(bool ok);
   // Sends messages until one is under way or none is left.
   void Pump();
-  bool SendOrStop(absl::optional<grpc::ByteBuffer> message);
+  bool SendOrStop(const std::optional<Outgoing>& message);
   void Wake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ReleaseIfOver();
 
   const CallEnvironment* const environment_;
-  // Facts of the call.
-  struct Facts {
-    std::string method;
-    std::string peer;
-    Caller caller;
-    std::string audited_job;  // touched on the poller's thread only
-  };
-  Facts facts_;
   // Touched on the poller's thread only.
-  std::shared_ptr<CallHandler> handler_;
+  std::shared_ptr<StreamHandler> handler_;
   CallTimer timer_;
 
   Mutex mu_;

@@ -12,7 +12,6 @@
 #include "grpcpp/resource_quota.h"
 #include "grpcpp/server_builder.h"
 #include "proto/convert/channel.h"
-#include "proto/convert/status_convert.h"
 
 namespace ballast::server {
 namespace {
@@ -72,7 +71,7 @@ void PollUntilShutdown(grpc::CompletionQueue* queue, MallocArenas* arenas) {
 
 GenericServer::~GenericServer() { Shutdown(std::chrono::milliseconds(0)); }
 
-void GenericServer::AddMethod(absl::string_view method, HandlerFactory factory, MethodType type) {
+void GenericServer::AddMethod(absl::string_view method, StreamFactory factory, MethodType type) {
   Method& added = methods_[std::string(method.data(), method.size())];
   added.factory = std::move(factory);
   added.type = type;
@@ -169,8 +168,8 @@ void GenericServer::AcceptNext(const CallEnvironment* environment) {
   GenericCall::Accept(environment);
 }
 
-std::shared_ptr<CallHandler> GenericServer::Dispatch(const CallEnvironment* environment,
-                                                     std::shared_ptr<GenericCall> call) {
+std::shared_ptr<StreamHandler> GenericServer::Dispatch(const CallEnvironment* environment,
+                                                       std::shared_ptr<GenericCall> call) {
   AcceptNext(environment);
   const auto found = methods_.find(call->method());
   const bool known = found != methods_.end();
@@ -179,14 +178,14 @@ std::shared_ptr<CallHandler> GenericServer::Dispatch(const CallEnvironment* envi
 }
 
 // A refused call ends here: it has no handler, and nothing reads its message.
-std::shared_ptr<CallHandler> GenericServer::Admit(const Method& method,
-                                                  std::shared_ptr<GenericCall> call) {
+std::shared_ptr<StreamHandler> GenericServer::Admit(const Method& method,
+                                                    std::shared_ptr<GenericCall> call) {
   if (gate_ == nullptr) return method.factory(std::move(call));
   Admission admission =
       gate_->Admit(*method.row, gate_->Looks(*method.row) ? call->connection() : Connection());
   call->SetCaller(std::move(admission.caller));
   if (!admission.status.ok()) {
-    call->Fail(admission.status);
+    call->Finish(admission.status);
     return nullptr;
   }
   return method.factory(std::move(call));

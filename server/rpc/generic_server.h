@@ -22,6 +22,7 @@
 #include "server/rpc/listener.h"
 #include "server/security/audit.h"
 #include "server/security/gate.h"
+#include "server/stream/method_registry.h"
 
 namespace ballast::server {
 
@@ -51,21 +52,16 @@ struct GenericServerOptions {
   PlaceNames places;          // of this server, in its answers
 };
 
-class GenericServer {
+class GenericServer final : public MethodRegistry {
  public:
-  // Returns the handler of a new call, which keeps `call` as long as it answers.
-  using HandlerFactory = std::function<std::shared_ptr<CallHandler>(std::shared_ptr<GenericCall>)>;
-
   GenericServer() = default;
   // As Shutdown(0).
-  ~GenericServer();
+  ~GenericServer() override;
   GenericServer(const GenericServer&) = delete;
   GenericServer& operator=(const GenericServer&) = delete;
 
-  // `method` as in proto/convert/methods.h; `type` is for its metrics. Calls of other methods are
-  // answered UNIMPLEMENTED.
-  void AddMethod(absl::string_view method, HandlerFactory factory,
-                 MethodType type = MethodType::kUnary);
+  void AddMethod(absl::string_view method, StreamFactory factory,
+                 MethodType type = MethodType::kUnary) override;
 
   // Binds and serves. Errors: UNAVAILABLE when the address cannot be bound; INTERNAL for a method
   // missing from the table of methods: our own mistake, and no port is open then.
@@ -86,7 +82,7 @@ class GenericServer {
 
  private:
   struct Method {
-    HandlerFactory factory;
+    StreamFactory factory;
     const MethodRow* row = nullptr;  // in the table of methods; set by Start
     MethodType type = MethodType::kUnary;
     std::unique_ptr<CallMetrics> metrics;  // null without
@@ -99,9 +95,9 @@ class GenericServer {
   void AddMetrics(ServerMetrics* metrics);
   void BeginToAccept();
   void AcceptNext(const CallEnvironment* environment);
-  std::shared_ptr<CallHandler> Dispatch(const CallEnvironment* environment,
-                                        std::shared_ptr<GenericCall> call);
-  std::shared_ptr<CallHandler> Admit(const Method& method, std::shared_ptr<GenericCall> call);
+  std::shared_ptr<StreamHandler> Dispatch(const CallEnvironment* environment,
+                                          std::shared_ptr<GenericCall> call);
+  std::shared_ptr<StreamHandler> Admit(const Method& method, std::shared_ptr<GenericCall> call);
   void Audit(const GenericCall& call, grpc::StatusCode code);
   void OnReleased();
 

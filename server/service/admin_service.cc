@@ -12,8 +12,8 @@
 #include "common/base/recent_log.h"
 #include "proto/convert/methods.h"
 #include "server/convert/convert.h"
-#include "server/rpc/unary_call.h"
 #include "server/service/tenant_choice.h"
+#include "server/stream/unary_call.h"
 
 namespace ballast::server {
 
@@ -280,7 +280,7 @@ const std::string& AuditedJob(const Request& request) {
 
 // A method that parses its request and passes it to the operators' door.
 template <typename Request>
-void AddListMethod(GenericServer* server, const char* name, const DirectoryHolder* holder,
+void AddListMethod(MethodRegistry* server, const char* name, const DirectoryHolder* holder,
                    void (*method)(const std::shared_ptr<OperatorDoor>&,
                                   const std::shared_ptr<UnaryCall>&, const Request&)) {
   server->AddMethod(name, UnaryCall::Factory([holder, method](auto call, const auto& bytes) {
@@ -294,7 +294,7 @@ void AddListMethod(GenericServer* server, const char* name, const DirectoryHolde
 
 // Likewise, for a method about one tenant's objects.
 template <typename Request>
-void AddMethod(GenericServer* server, const char* name, const DirectoryHolder* holder,
+void AddMethod(MethodRegistry* server, const char* name, const DirectoryHolder* holder,
                void (*method)(const std::shared_ptr<OperatorDoor>&,
                               const std::shared_ptr<UnaryCall>&, const Request&,
                               const std::string& tenant)) {
@@ -315,7 +315,7 @@ void AddMethod(GenericServer* server, const char* name, const DirectoryHolder* h
 
 }  // namespace
 
-void AddAdminMethods(GenericServer* server, const DirectoryHolder* directory,
+void AddAdminMethods(MethodRegistry* server, const DirectoryHolder* directory,
                      std::function<ServerFacts()> facts) {
   server->AddMethod(
       method::kAdminStatus, UnaryCall::Factory([directory, facts](auto call, const auto& bytes) {
@@ -341,7 +341,7 @@ void AddAdminMethods(GenericServer* server, const DirectoryHolder* directory,
   AddListMethod(server, method::kAdminListTenants, directory, &ListTenants);
 }
 
-void AddReloadMethod(GenericServer* server, Executor* executor,
+void AddReloadMethod(MethodRegistry* server, Executor* executor,
                      std::function<std::vector<FileOutcome>()> reload) {
   server->AddMethod(method::kAdminReload,
                     UnaryCall::Factory([executor, reload](auto call, const auto& bytes) {

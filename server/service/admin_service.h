@@ -1,5 +1,5 @@
 // Admin service, and the same facts for /statusz: the state of this server, its peers and its jobs.
-// Comes from: GenericServer, server main. Goes to: OperatorDoor, PeerClient.
+// Comes from: the transport, server main. Goes to: OperatorDoor, PeerClient.
 // Thread safety: any thread.
 #pragma once
 
@@ -12,9 +12,9 @@
 #include "common/threads/executor.h"
 #include "server/host/disk_state.h"
 #include "server/peer/peer_client.h"
-#include "server/rpc/generic_server.h"
 #include "server/security/reread_files.h"
 #include "server/service/directory_holder.h"
+#include "server/stream/method_registry.h"
 
 namespace ballast::server {
 
@@ -46,11 +46,11 @@ void CollectStatus(const DirectoryHolder& directory, const ServerFacts& facts,
 
 // Adds the methods of ballast.v1.Admin to `server`. `directory` outlives it; `facts` may be called
 // from any thread.
-void AddAdminMethods(GenericServer* server, const DirectoryHolder* directory,
+void AddAdminMethods(MethodRegistry* server, const DirectoryHolder* directory,
                      std::function<ServerFacts()> facts);
 
 // Adds Admin/Reload. `reload` reads files, on `executor`, and reports the result of each.
-void AddReloadMethod(GenericServer* server, Executor* executor,
+void AddReloadMethod(MethodRegistry* server, Executor* executor,
                      std::function<std::vector<FileOutcome>()> reload);
 
 }  // namespace ballast::server

@@ -12,8 +12,8 @@
 #include "common/text/names.h"
 #include "proto/convert/job_convert.h"
 #include "proto/convert/methods.h"
-#include "server/rpc/unary_call.h"
 #include "server/service/refused_trainers.h"
+#include "server/stream/unary_call.h"
 
 namespace ballast::server {
 namespace {
@@ -46,7 +46,7 @@ class Refusals {
 
 void Attach(const DirectoryHolder& holder, const TransportTerms& terms,
             const std::shared_ptr<Refusals>& refusals, const std::shared_ptr<UnaryCall>& call,
-            const grpc::ByteBuffer& bytes) {
+            const Payload& bytes) {
   // First, because the rest of another protocol's request may be anything.
   v1::ProtocolRange range;
   if (!call->ParseField(bytes, v1::AttachRequest::kProtocolFieldNumber, &range)) return;
@@ -77,7 +77,7 @@ void Attach(const DirectoryHolder& holder, const TransportTerms& terms,
 }
 
 void Extend(const DirectoryHolder& holder, const std::shared_ptr<Refusals>& refusals,
-            const std::shared_ptr<UnaryCall>& call, const grpc::ByteBuffer& bytes) {
+            const std::shared_ptr<UnaryCall>& call, const Payload& bytes) {
   v1::ExtendRequest request;
   if (!call->Parse(bytes, &request)) return;
   const std::string job = JobIdText(request.job());
@@ -99,7 +99,7 @@ void Extend(const DirectoryHolder& holder, const std::shared_ptr<Refusals>& refu
 }
 
 void Rendezvous(const DirectoryHolder& holder, const std::shared_ptr<UnaryCall>& call,
-                const grpc::ByteBuffer& bytes) {
+                const Payload& bytes) {
   v1::RendezvousRequest request;
   if (!call->Parse(bytes, &request)) return;
   const auto door = holder.trainers();
@@ -127,7 +127,7 @@ v1::JobStatusReply AboutServer(const ServerFacts& facts) {
 }
 
 void TellOfJob(const DirectoryHolder& holder, const ServerFacts& facts,
-               const std::shared_ptr<UnaryCall>& call, const grpc::ByteBuffer& bytes) {
+               const std::shared_ptr<UnaryCall>& call, const Payload& bytes) {
   v1::JobStatusRequest request;
   if (!call->Parse(bytes, &request)) return;
   v1::JobStatusReply reply = AboutServer(facts);
@@ -148,23 +148,24 @@ void TellOfJob(const DirectoryHolder& holder, const ServerFacts& facts,
 
 }  // namespace
 
-void AddControlMethods(GenericServer* server, const DirectoryHolder* directory,
+void AddControlMethods(MethodRegistry* server, const DirectoryHolder* directory,
                        const TransportTerms& terms, std::function<ServerFacts()> facts,
                        ServerMetrics* metrics) {
   const auto refusals = std::make_shared<Refusals>(metrics);
   server->AddMethod(method::kJobStatus,
-                    UnaryCall::Factory([directory, facts](auto call, auto bytes) {
+                    UnaryCall::Factory([directory, facts](auto call, const auto& bytes) {
                       TellOfJob(*directory, facts(), call, bytes);
                     }));
-  server->AddMethod(method::kRendezvous, UnaryCall::Factory([directory](auto call, auto bytes) {
+  server->AddMethod(method::kRendezvous,
+                    UnaryCall::Factory([directory](auto call, const auto& bytes) {
                       Rendezvous(*directory, call, bytes);
                     }));
   server->AddMethod(method::kAttach,
-                    UnaryCall::Factory([directory, terms, refusals](auto call, auto bytes) {
+                    UnaryCall::Factory([directory, terms, refusals](auto call, const auto& bytes) {
                       Attach(*directory, terms, refusals, call, bytes);
                     }));
   server->AddMethod(method::kExtend,
-                    UnaryCall::Factory([directory, refusals](auto call, auto bytes) {
+                    UnaryCall::Factory([directory, refusals](auto call, const auto& bytes) {
                       Extend(*directory, refusals, call, bytes);
                     }));
 }

@@ -1,20 +1,20 @@
 // Control service: Attach and Extend, parsed here and decided by the job directory; and the status
 // of one job, for a trainer that waits.
-// Comes from: GenericServer. Goes to: TrainerDoor, OperatorDoor. Thread safety: any thread.
+// Comes from: the transport. Goes to: TrainerDoor, OperatorDoor. Thread safety: any thread.
 #pragma once
 
 #include <functional>
 
 #include "server/convert/convert.h"
-#include "server/rpc/generic_server.h"
 #include "server/service/admin_service.h"
 #include "server/service/directory_holder.h"
+#include "server/stream/method_registry.h"
 
 namespace ballast::server {
 
 // Adds the methods of ballast.v1.Control to `server`. `directory` outlives it, and so does
 // `metrics`, which counts refusals and may be null. `facts` may be called from any thread.
-void AddControlMethods(GenericServer* server, const DirectoryHolder* directory,
+void AddControlMethods(MethodRegistry* server, const DirectoryHolder* directory,
                        const TransportTerms& terms, std::function<ServerFacts()> facts,
                        ServerMetrics* metrics = nullptr);
 

@@ -7,8 +7,7 @@
 #include "common/base/reason.h"
 #include "proto/convert/frame_codec.h"
 #include "proto/convert/methods.h"
-#include "proto/convert/status_convert.h"
-#include "server/rpc/unary_call.h"
+#include "server/stream/unary_call.h"
 
 namespace ballast::server {
 namespace {
@@ -26,15 +25,15 @@ bool Known(const std::string& service) {
 
 }  // namespace
 
-class HealthWatch : public CallHandler, public std::enable_shared_from_this<HealthWatch> {
+class HealthWatch : public StreamHandler, public std::enable_shared_from_this<HealthWatch> {
  public:
-  HealthWatch(Health* health, std::shared_ptr<GenericCall> call)
+  HealthWatch(Health* health, std::shared_ptr<MessageStream> call)
       : health_(health), call_(std::move(call)) {}
 
-  void OnMessage(grpc::ByteBuffer message) override {
+  void OnMessage(Payload message) override {
     v1::HealthCheckRequest request;
     const absl::Status status = ParseMessage(message, std::numeric_limits<int>::max(), &request);
-    if (!status.ok()) return call_->Fail(status);
+    if (!status.ok()) return call_->Finish(status);
     {
       MutexLock lock(&mu_);
       service_ = request.service();
@@ -45,18 +44,18 @@ class HealthWatch : public CallHandler, public std::enable_shared_from_this<Heal
   }
   // Only one message is read, so this comes in its place.
   void OnReadsDone() override {
-    call_->Finish(ToGrpc(ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadFrame,
-                                       "the call ended without a request")));
+    call_->Finish(ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadFrame,
+                                "the call ended without a request"));
   }
-  absl::optional<grpc::ByteBuffer> NextMessage() override {
+  std::optional<Outgoing> NextMessage() override {
     MutexLock lock(&mu_);
-    if (!asked_) return absl::nullopt;
+    if (!asked_) return std::nullopt;
     const Health::Status now = health_->Of(service_);
-    if (sent_ == now) return absl::nullopt;
+    if (sent_ == now) return std::nullopt;
     sent_ = now;
     v1::HealthCheckResponse response;
     response.set_status(now);
-    return SerializeMessage(response);
+    return Outgoing{response.SerializeAsString(), Payload()};
   }
   void OnDone(bool) override {}
 
@@ -64,13 +63,13 @@ class HealthWatch : public CallHandler, public std::enable_shared_from_this<Heal
   void OnChange() {
     call_->Kick();
     if (!health_->ended()) return;
-    call_->Finish(ToGrpc(ReasonedError(absl::StatusCode::kUnavailable, Reason::kShuttingDown,
-                                       "this server ends; watch it again once it has started")));
+    call_->Finish(ReasonedError(absl::StatusCode::kUnavailable, Reason::kShuttingDown,
+                                "this server ends; watch it again once it has started"));
   }
 
  private:
   Health* const health_;
-  const std::shared_ptr<GenericCall> call_;
+  const std::shared_ptr<MessageStream> call_;
   Mutex mu_;
   bool asked_ ABSL_GUARDED_BY(mu_) = false;
   std::string service_ ABSL_GUARDED_BY(mu_);
@@ -111,9 +110,8 @@ void Health::Change(Phase phase) {
   }
 }
 
-void AddHealthMethods(GenericServer* server, Health* health) {
-  const auto check = [health](const std::shared_ptr<UnaryCall>& call,
-                              const grpc::ByteBuffer& bytes) {
+void AddHealthMethods(MethodRegistry* server, Health* health) {
+  const auto check = [health](const std::shared_ptr<UnaryCall>& call, const Payload& bytes) {
     v1::HealthCheckRequest request;
     if (!call->Parse(bytes, &request)) return;
     v1::HealthCheckResponse response;
@@ -128,7 +126,7 @@ void AddHealthMethods(GenericServer* server, Health* health) {
   server->AddMethod(method::kHealthCheck, UnaryCall::Factory(check));
   server->AddMethod(
       method::kHealthWatch,
-      [health](std::shared_ptr<GenericCall> call) {
+      [health](std::shared_ptr<MessageStream> call) {
         auto watch = std::make_shared<HealthWatch>(health, call);
         call->Read();
         return watch;

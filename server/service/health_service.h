@@ -12,7 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "ballast/v1/health.pb.h"
 #include "common/base/sync.h"
-#include "server/rpc/generic_server.h"
+#include "server/stream/method_registry.h"
 
 namespace ballast::server {
 
@@ -49,6 +49,6 @@ class Health {
 };
 
 // Adds Check and Watch to `server`. `health` outlives the server's calls.
-void AddHealthMethods(GenericServer* server, Health* health);
+void AddHealthMethods(MethodRegistry* server, Health* health);
 
 }  // namespace ballast::server

@@ -9,7 +9,7 @@
 #include "proto/convert/job_convert.h"
 #include "proto/convert/methods.h"
 #include "server/convert/convert.h"
-#include "server/rpc/unary_call.h"
+#include "server/stream/unary_call.h"
 
 namespace ballast::server {
 namespace {
@@ -28,7 +28,7 @@ void Answer(const Call& call, const absl::Status& status) {
 // Reads the message of a call; null: the call is answered, it was bad or this server still starts.
 template <typename Message>
 std::shared_ptr<PeerDoor> Take(const DirectoryHolder& holder, const Call& call,
-                               const grpc::ByteBuffer& bytes, Message* message) {
+                               const Payload& bytes, Message* message) {
   if (!call->Parse(bytes, message)) return nullptr;
   absl::StatusOr<std::shared_ptr<PeerDoor>> door = holder.peers();
   if (door.ok()) return *std::move(door);
@@ -44,7 +44,7 @@ bool SpeaksForItself(const Gate* gate, const Call& call, uint32_t server) {
   return status.ok();
 }
 
-void Hello(const PeerIdentity& self, const Call& call, const grpc::ByteBuffer& bytes) {
+void Hello(const PeerIdentity& self, const Call& call, const Payload& bytes) {
   v1::PeerHello hello;
   if (!call->Parse(bytes, &hello) || !SpeaksForItself(self.gate, call, hello.id())) return;
   const auto protocol = ChooseProtocol(hello.protocol(), absl::StrCat("server ", hello.id()));
@@ -63,7 +63,7 @@ void Hello(const PeerIdentity& self, const Call& call, const grpc::ByteBuffer& b
 }
 
 void TakePlan(const DirectoryHolder& holder, PlanMethod method, const Call& call,
-              const grpc::ByteBuffer& bytes) {
+              const Payload& bytes) {
   v1::PeerJob job;
   const auto door = Take(holder, call, bytes, &job);
   if (door == nullptr) return;
@@ -73,7 +73,7 @@ void TakePlan(const DirectoryHolder& holder, PlanMethod method, const Call& call
   ((*door).*method)(*std::move(plan), [call](const absl::Status& status) { Answer(call, status); });
 }
 
-void Seal(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffer& bytes) {
+void Seal(const DirectoryHolder& holder, const Call& call, const Payload& bytes) {
   v1::PeerSeal seal;
   const auto door = Take(holder, call, bytes, &seal);
   if (door == nullptr) return;
@@ -86,7 +86,7 @@ void Seal(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffe
              });
 }
 
-void DropJob(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffer& bytes) {
+void DropJob(const DirectoryHolder& holder, const Call& call, const Payload& bytes) {
   v1::PeerDropJob drop;
   const auto door = Take(holder, call, bytes, &drop);
   if (door == nullptr) return;
@@ -94,7 +94,7 @@ void DropJob(const DirectoryHolder& holder, const Call& call, const grpc::ByteBu
   door->DropJob(drop.job(), [call](const absl::Status& status) { Answer(call, status); });
 }
 
-void WhichRest(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffer& bytes) {
+void WhichRest(const DirectoryHolder& holder, const Call& call, const Payload& bytes) {
   v1::PeerJobs message;
   const auto door = Take(holder, call, bytes, &message);
   if (door == nullptr) return;
@@ -108,7 +108,7 @@ void WhichRest(const DirectoryHolder& holder, const Call& call, const grpc::Byte
 }
 
 void CompareJobs(const DirectoryHolder& holder, Gate* gate, const Call& call,
-                 const grpc::ByteBuffer& bytes) {
+                 const Payload& bytes) {
   v1::PeerRoll message;
   const auto door = Take(holder, call, bytes, &message);
   if (door == nullptr || !SpeaksForItself(gate, call, message.server())) return;
@@ -120,8 +120,7 @@ void CompareJobs(const DirectoryHolder& holder, Gate* gate, const Call& call,
   });
 }
 
-void TakeVote(const DirectoryHolder& holder, Gate* gate, const Call& call,
-              const grpc::ByteBuffer& bytes) {
+void TakeVote(const DirectoryHolder& holder, Gate* gate, const Call& call, const Payload& bytes) {
   v1::Prepare prepare;
   if (!call->Parse(bytes, &prepare)) return;
   const absl::Status voter =
@@ -152,7 +151,7 @@ void TakeVote(const DirectoryHolder& holder, Gate* gate, const Call& call,
                    });
 }
 
-void Snapshot(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffer& bytes) {
+void Snapshot(const DirectoryHolder& holder, const Call& call, const Payload& bytes) {
   v1::PeerSnapshot message;
   const auto door = Take(holder, call, bytes, &message);
   if (door == nullptr) return;
@@ -175,7 +174,7 @@ void Snapshot(const DirectoryHolder& holder, const Call& call, const grpc::ByteB
   });
 }
 
-void RestoreJob(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffer& bytes) {
+void RestoreJob(const DirectoryHolder& holder, const Call& call, const Payload& bytes) {
   v1::PeerRestoreJob message;
   const auto door = Take(holder, call, bytes, &message);
   if (door == nullptr) return;
@@ -191,7 +190,7 @@ void RestoreJob(const DirectoryHolder& holder, const Call& call, const grpc::Byt
   });
 }
 
-void ExportHere(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffer& bytes) {
+void ExportHere(const DirectoryHolder& holder, const Call& call, const Payload& bytes) {
   v1::PeerExport message;
   const auto door = Take(holder, call, bytes, &message);
   if (door == nullptr) return;
@@ -207,7 +206,7 @@ void ExportHere(const DirectoryHolder& holder, const Call& call, const grpc::Byt
   door->Export(part, [call](const absl::Status& status) { Answer(call, status); });
 }
 
-void ImportJob(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffer& bytes) {
+void ImportJob(const DirectoryHolder& holder, const Call& call, const Payload& bytes) {
   v1::PeerImportJob message;
   const auto door = Take(holder, call, bytes, &message);
   if (door == nullptr) return;
@@ -220,13 +219,14 @@ void ImportJob(const DirectoryHolder& holder, const Call& call, const grpc::Byte
 
 }  // namespace
 
-void AddPeerMethods(GenericServer* server, const DirectoryHolder* directory,
+void AddPeerMethods(MethodRegistry* server, const DirectoryHolder* directory,
                     const PeerIdentity& self) {
-  server->AddMethod(method::kPeerHello, UnaryCall::Factory([self](auto call, auto bytes) {
+  server->AddMethod(method::kPeerHello, UnaryCall::Factory([self](auto call, const auto& bytes) {
                       Hello(self, call, bytes);
                     }));
   const auto add = [server, directory](const char* method, auto handler) {
-    server->AddMethod(method, UnaryCall::Factory([directory, handler](auto call, auto bytes) {
+    server->AddMethod(method,
+                      UnaryCall::Factory([directory, handler](auto call, const auto& bytes) {
                         handler(*directory, call, bytes);
                       }));
   };

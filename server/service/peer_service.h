@@ -1,5 +1,5 @@
 // Peer service: this server's answers to the other servers of the cluster.
-// Comes from: GenericServer. Goes to: PeerDoor, RoundEngine. Thread safety: any thread.
+// Comes from: the transport. Goes to: PeerDoor, RoundEngine. Thread safety: any thread.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,9 @@
 #include <string>
 
 #include "server/peer/peer_sightings.h"
-#include "server/rpc/generic_server.h"
+#include "server/security/gate.h"
 #include "server/service/directory_holder.h"
+#include "server/stream/method_registry.h"
 
 namespace ballast::server {
 
@@ -22,7 +23,7 @@ struct PeerIdentity {
 };
 
 // Adds the methods of ballast.v1.Peer to `server`. `directory` outlives it.
-void AddPeerMethods(GenericServer* server, const DirectoryHolder* directory,
+void AddPeerMethods(MethodRegistry* server, const DirectoryHolder* directory,
                     const PeerIdentity& self);
 
 }  // namespace ballast::server

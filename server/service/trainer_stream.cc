@@ -9,7 +9,6 @@
 #include "common/text/names.h"
 #include "proto/convert/frame_codec.h"
 #include "proto/convert/job_convert.h"
-#include "proto/convert/status_convert.h"
 #include "server/convert/convert.h"
 
 namespace ballast::server {
@@ -40,8 +39,8 @@ struct TrainerStream::PostedPayload {
   const std::weak_ptr<TrainerStream> stream;
 };
 
-GenericServer::HandlerFactory TrainerStream::Factory(const TrainerStreamDeps* deps) {
-  return [deps](std::shared_ptr<GenericCall> call) {
+StreamFactory TrainerStream::Factory(const TrainerStreamDeps* deps) {
+  return [deps](std::shared_ptr<MessageStream> call) {
     auto stream = std::make_shared<TrainerStream>(deps, call);
     stream->WatchSilence();
     call->Read();
@@ -49,14 +48,14 @@ GenericServer::HandlerFactory TrainerStream::Factory(const TrainerStreamDeps* de
   };
 }
 
-TrainerStream::TrainerStream(const TrainerStreamDeps* deps, std::shared_ptr<GenericCall> call)
+TrainerStream::TrainerStream(const TrainerStreamDeps* deps, std::shared_ptr<MessageStream> call)
     : deps_(deps), call_(std::move(call)), last_heard_(deps->clock->Now()), age_({}, {}, {}, 0) {
   outbox_ = std::make_unique<Outbox>(Outbox::Limits(), Outbox::Identity());
 }
 
 // --- From the trainer ---------------------------------------------------------------------------
 
-void TrainerStream::OnMessage(grpc::ByteBuffer message) {
+void TrainerStream::OnMessage(Payload message) {
   bool first = false;
   {
     MutexLock lock(&mu_);
@@ -103,8 +102,10 @@ absl::Status TrainerStream::OnHello(const ClientInput& input) {
   engine->AttachSlot(
       {identity_.slot, identity_.incarnation, identity_.epoch, hello.round(), call_->caller()},
       shared_from_this(),
-      [self = shared_from_this(), engine, protocol](const absl::StatusOr<SlotWelcome>& welcome) {
-        self->OnAttached(engine, welcome, protocol);
+      // Weak: the engine may keep this until the slot is free, and ends without calling it.
+      [self = shared_from_this(), weak = std::weak_ptr(engine),
+       protocol](const absl::StatusOr<SlotWelcome>& welcome) {
+        if (const auto seated = weak.lock()) self->OnAttached(seated, welcome, protocol);
       });
   return absl::OkStatus();
 }
@@ -221,6 +222,12 @@ absl::Status TrainerStream::CheckFrame(const FrameHeader& header) const {
     return ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kWrongIncarnation,
                          "a frame of another incarnation than its stream's");
   }
+  if (header.epoch != identity_.epoch) {
+    return ReasonedError(
+        absl::StatusCode::kFailedPrecondition,
+        header.epoch < identity_.epoch ? Reason::kStaleEpoch : Reason::kFutureEpoch,
+        absl::StrCat("a frame of epoch ", header.epoch, " on a stream of epoch ", identity_.epoch));
+  }
   return absl::OkStatus();
 }
 
@@ -271,7 +278,7 @@ void TrainerStream::OnReadsDone() {
     if (left) state_ = State::kClosed;
   }
   if (left) {
-    call_->Finish(grpc::Status::OK);
+    call_->Finish(absl::OkStatus());
     return;
   }
   Close(ReasonedError(absl::StatusCode::kUnavailable, Reason::kTrainerLost, kConnectionClosed),

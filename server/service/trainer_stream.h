@@ -5,28 +5,29 @@
 // The stream checks the form of messages and the identity in frames, counts credit, and forwards to
 // the job's engine. The engine checks the rest, the checksum included; its answers go out through
 // an Outbox.
-// Comes from: GenericServer (messages), RoundEngine (SlotSink). Goes to: RoundEngine.
+// Comes from: the transport (messages), RoundEngine (SlotSink). Goes to: RoundEngine.
 // Input is in trainer_stream.cc; output, pauses and the end in trainer_stream_out.cc. Thread
-// safety: SlotSink's methods may be called from any thread; CallHandler's come from the call's
-// poller. No lock is held while the engine or the call is called.
+// safety: SlotSink's methods may be called from any thread; StreamHandler's come one
+// at a time. No lock is held while the engine or the call is called.
 #pragma once
 
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/types/optional.h"
 #include "common/base/clock.h"
 #include "common/base/sync.h"
 #include "common/metrics/metrics.h"
 #include "common/threads/executor.h"
-#include "server/rpc/generic_server.h"
-#include "server/rpc/stream_age.h"
+#include "server/security/gate.h"
 #include "server/service/directory_holder.h"
 #include "server/service/outbox.h"
+#include "server/service/stream_age.h"
+#include "server/stream/method_registry.h"
 
 namespace ballast::server {
 
@@ -55,18 +56,18 @@ struct TrainerStreamDeps {
   TrainerStreamConfig config;
 };
 
-class TrainerStream : public CallHandler,
+class TrainerStream : public StreamHandler,
                       public SlotSink,
                       public std::enable_shared_from_this<TrainerStream> {
  public:
-  // For GenericServer::AddMethod. `deps` outlives the server.
-  static GenericServer::HandlerFactory Factory(const TrainerStreamDeps* deps);
+  // For MethodRegistry::AddMethod. `deps` outlives the server.
+  static StreamFactory Factory(const TrainerStreamDeps* deps);
 
-  TrainerStream(const TrainerStreamDeps* deps, std::shared_ptr<GenericCall> call);
+  TrainerStream(const TrainerStreamDeps* deps, std::shared_ptr<MessageStream> call);
 
-  void OnMessage(grpc::ByteBuffer message) override;
+  void OnMessage(Payload message) override;
   void OnReadsDone() override;
-  absl::optional<grpc::ByteBuffer> NextMessage() override;
+  std::optional<Outgoing> NextMessage() override;
   void OnDone(bool cancelled) override;
 
   void OnAck(const Ack& ack) override;
@@ -119,7 +120,7 @@ class TrainerStream : public CallHandler,
   void ResolveMetrics(RoundEngine* engine);
 
   const TrainerStreamDeps* const deps_;
-  const std::shared_ptr<GenericCall> call_;
+  const std::shared_ptr<MessageStream> call_;
 
   Outbox::Identity identity_;  // Set by Hello, constant from then on.
 

@@ -24,22 +24,18 @@ v1::ServerMessage ErrorMessage(const absl::Status& status) {
   return message;
 }
 
-void ReleaseOwner(void* owner) { delete static_cast<std::shared_ptr<const void>*>(owner); }
-
-// The frame's bytes are lent to gRPC until it has written them.
-grpc::ByteBuffer EncodeFrame(OutFrame frame) {
+// The frame's bytes are lent to the transport until it has written them.
+Outgoing EncodeFrame(OutFrame frame) {
   frame.header.crc32c = Crc32c(frame.bytes.data, frame.bytes.bytes, IdentityCrc(frame.header));
-  auto* owner = new std::shared_ptr<const void>(std::move(frame.bytes.owner));
-  const grpc::Slice payload(const_cast<char*>(frame.bytes.data), frame.bytes.bytes, &ReleaseOwner,
-                            owner);
-  return MakeFrame(frame.header, absl::MakeConstSpan(&payload, 1));
+  return {EncodeFramePrefix(frame.header),
+          Payload({{frame.bytes.data, frame.bytes.bytes}}, std::move(frame.bytes.owner))};
 }
 
 }  // namespace
 
 // --- To the trainer -----------------------------------------------------------------------------
 
-absl::optional<grpc::ByteBuffer> TrainerStream::NextMessage() {
+std::optional<Outgoing> TrainerStream::NextMessage() {
   absl::optional<OutMessage> message;
   bool read = false;
   {
@@ -50,9 +46,9 @@ absl::optional<grpc::ByteBuffer> TrainerStream::NextMessage() {
     if (message.has_value()) Count(*message);
   }
   if (read) ReadMore();
-  if (!message.has_value()) return absl::nullopt;
+  if (!message.has_value()) return std::nullopt;
   if (auto* frame = absl::get_if<OutFrame>(&*message)) return EncodeFrame(std::move(*frame));
-  return SerializeMessage(absl::get<v1::ServerMessage>(*message));
+  return Outgoing{absl::get<v1::ServerMessage>(*message).SerializeAsString(), Payload()};
 }
 
 void TrainerStream::Count(const OutMessage& message) {
@@ -147,7 +143,7 @@ void TrainerStream::Close(const absl::Status& status, const std::string& why) {
     outbox_->Close(ErrorMessage(call_->places().Outward(status)));
   }
   call_->Kick();
-  call_->Fail(status);
+  call_->Finish(status);
   // A trainer that does not even read this must not keep the call.
   deps_->executor->PostAfter(deps_->config.report_after, [call = std::weak_ptr(call_)] {
     if (const auto open = call.lock()) open->Cancel();

@@ -15,7 +15,6 @@
 namespace ballast::sim {
 namespace {
 
-using client::Outgoing;
 using client::Time;
 using std::chrono::nanoseconds;
 

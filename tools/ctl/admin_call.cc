@@ -15,8 +15,8 @@
 #include "grpcpp/client_context.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "proto/convert/channel.h"
+#include "proto/convert/grpc_status.h"
 #include "proto/convert/methods.h"
-#include "proto/convert/status_convert.h"
 
 namespace ballast::tools {
 namespace {

@@ -12,7 +12,7 @@
 #include "google/protobuf/message_lite.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "proto/convert/channel_factory.h"
-#include "proto/convert/frame_codec.h"
+#include "proto/convert/grpc_message.h"
 #include "tools/ctl/options.h"
 
 namespace ballast::tools {

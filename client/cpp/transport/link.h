@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/bytes/outgoing.h"
 #include "common/bytes/payload.h"
 
 namespace google::protobuf {
@@ -23,13 +24,6 @@ class MessageLite;
 namespace ballast::client {
 
 using Time = std::chrono::steady_clock::time_point;
-
-// A message to send: the bytes of `head`, then those of `body`. The transport copies neither. It
-// holds the owner of `body` until nothing reads that memory any more.
-struct Outgoing {
-  std::string head;
-  Payload body;
-};
 
 // Receives a link's messages, and supplies those to send.
 class LinkHandler {

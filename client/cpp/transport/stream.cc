@@ -3,10 +3,9 @@
 #include <optional>
 #include <utility>
 
-#include "client/cpp/transport/grpc_message.h"
-#include "proto/convert/frame_codec.h"
+#include "proto/convert/grpc_message.h"
+#include "proto/convert/grpc_status.h"
 #include "proto/convert/methods.h"
-#include "proto/convert/status_convert.h"
 
 namespace ballast::client {
 

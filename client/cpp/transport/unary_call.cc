@@ -5,7 +5,8 @@
 #include "common/base/status_macros.h"
 #include "proto/convert/channel.h"
 #include "proto/convert/frame_codec.h"
-#include "proto/convert/status_convert.h"
+#include "proto/convert/grpc_message.h"
+#include "proto/convert/grpc_status.h"
 
 namespace ballast::client {
 namespace {

@@ -24,11 +24,12 @@
 #include "common/job/job_spec.h"
 #include "common/tensor/layout.h"
 #include "proto/convert/channel.h"
-#include "proto/convert/frame_codec.h"
+#include "proto/convert/grpc_status.h"
 #include "proto/convert/job_convert.h"
 #include "proto/convert/methods.h"
 #include "proto/convert/status_convert.h"
 #include "tests/client/cpp/transport/fake_stream.h"
+#include "tests/proto/convert/grpc_frames.h"
 
 namespace ballast::client {
 

@@ -14,10 +14,11 @@
 
 #include "ballast/v1/admin.pb.h"
 #include "proto/convert/channel.h"
-#include "proto/convert/frame_codec.h"
+#include "proto/convert/grpc_status.h"
 #include "proto/convert/methods.h"
 #include "proto/convert/status_convert.h"
 #include "tests/client/cpp/transport/fake_stream.h"
+#include "tests/proto/convert/grpc_frames.h"
 
 namespace ballast::client {
 namespace {

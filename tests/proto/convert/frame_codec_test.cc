@@ -1,5 +1,5 @@
 // Frames: golden bytes, equality with stock protobuf, and every way a message can be malformed.
-#include "proto/convert/frame_codec.h"
+#include "tests/proto/convert/grpc_frames.h"
 
 #include <gtest/gtest.h>
 

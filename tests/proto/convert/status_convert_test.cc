@@ -1,5 +1,6 @@
 // Errors across the wire: both encoders of ErrorDetail agree, and nothing is lost on the way.
 #include "proto/convert/status_convert.h"
+#include "proto/convert/grpc_status.h"
 
 #include <gtest/gtest.h>
 

@@ -13,8 +13,9 @@
 #include "proto/convert/methods.h"
 #include "server/peer/peer_caller.h"
 #include "server/peer/peer_heartbeat.h"
-#include "server/rpc/unary_call.h"
+#include "server/rpc/generic_server.h"
 #include "server/service/peer_service.h"
+#include "server/stream/unary_call.h"
 #include "tests/server/service/fakes.h"
 
 namespace ballast::server {
@@ -372,20 +373,18 @@ TEST_F(PeerLinkTest, CallsUnderWayEndWhenTheClientStops) {
 // Server 1, of a release without numbers: it counts Hellos, and refuses orders.
 struct HelloCounter {
   HelloCounter() {
-    const auto answer = UnaryCall::Factory([](auto call, grpc::ByteBuffer) {
+    const auto answer = UnaryCall::Factory([](auto call, const Payload&) {
       v1::PeerHello hello;
       *hello.mutable_protocol() = OwnProtocolRange();
       hello.set_id(1);
       call->Reply(hello);
     });
-    server.AddMethod(method::kPeerHello, [this, answer](std::shared_ptr<GenericCall> call) {
+    server.AddMethod(method::kPeerHello, [this, answer](std::shared_ptr<MessageStream> call) {
       // As gRPC's client has it after a reset for memory; the first answer counts.
-      if (++hellos > answered_hellos) {
-        call->Finish({grpc::StatusCode::RESOURCE_EXHAUSTED, "RST_STREAM with error code 11"});
-      }
+      if (++hellos > answered_hellos) static_cast<GenericCall&>(*call).EndWith(reset);
       return answer(call);
     });
-    server.AddMethod(method::kPeerDropJob, UnaryCall::Factory([](auto call, grpc::ByteBuffer) {
+    server.AddMethod(method::kPeerDropJob, UnaryCall::Factory([](auto call, const Payload&) {
                        call->Fail(absl::UnauthenticatedError("the number is an old one"));
                      }));
     GenericServerOptions options;
@@ -396,6 +395,7 @@ struct HelloCounter {
     config.report_after = kTestDeadline;
   }
 
+  const grpc::Status reset{grpc::StatusCode::RESOURCE_EXHAUSTED, "RST_STREAM with error code 11"};
   std::atomic<int> hellos{0};
   std::atomic<int> answered_hellos{1000};  // those after them break off
   GenericServer server;

@@ -8,7 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "ballast/v1/peer.pb.h"
 #include "gtest/gtest.h"
-#include "server/rpc/unary_call.h"
+#include "server/rpc/generic_server.h"
+#include "server/stream/unary_call.h"
 #include "tests/server/service/fakes.h"
 
 namespace ballast::server {

@@ -18,6 +18,7 @@
 #include "gtest/gtest.h"
 #include "proto/convert/job_convert.h"
 #include "proto/convert/methods.h"
+#include "server/rpc/generic_server.h"
 #include "server/service/admin_service.h"
 #include "server/service/control_service.h"
 #include "server/service/health_service.h"
@@ -65,7 +66,7 @@ TEST(MethodTableTest, EveryMethodOfTheDescriptorsHasARowAndNoRowIsOfNone) {
 TEST(MethodTableTest, AServerDoesNotStartWithAMethodThatHasNoRow) {
   GenericServer server;
   server.AddMethod("/ballast.v1.Admin/Forgotten",
-                   [](std::shared_ptr<GenericCall>) { return std::shared_ptr<CallHandler>(); });
+                   [](std::shared_ptr<MessageStream>) { return std::shared_ptr<StreamHandler>(); });
   const absl::Status status = server.Start({});
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
   EXPECT_THAT(std::string(status.message()), HasSubstr("/ballast.v1.Admin/Forgotten"));

@@ -22,6 +22,7 @@
 #include "gtest/gtest.h"
 #include "proto/convert/job_convert.h"
 #include "proto/convert/methods.h"
+#include "server/rpc/generic_server.h"
 #include "server/service/admin_service.h"
 #include "server/service/control_service.h"
 #include "server/service/trainer_stream.h"

@@ -17,9 +17,10 @@
 #include "grpcpp/generic/generic_stub.h"
 #include "gtest/gtest.h"
 #include "proto/convert/channel.h"
-#include "proto/convert/frame_codec.h"
+#include "proto/convert/grpc_status.h"
 #include "proto/convert/status_convert.h"
 #include "server/directory/job_directory.h"
+#include "tests/proto/convert/grpc_frames.h"
 
 namespace ballast::server {
 

@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/convert/methods.h"
+#include "server/rpc/generic_server.h"
 #include "tests/server/service/fakes.h"
 
 namespace ballast::server {

@@ -8,9 +8,10 @@
 #include "gtest/gtest.h"
 #include "proto/convert/job_convert.h"
 #include "proto/convert/methods.h"
-#include "server/rpc/unary_call.h"
+#include "server/rpc/generic_server.h"
 #include "server/service/admin_service.h"
 #include "server/service/control_service.h"
+#include "server/stream/unary_call.h"
 #include "tests/server/service/fakes.h"
 
 namespace ballast::server {
@@ -320,23 +321,23 @@ TEST_F(ServicesTest, AServerStopsWithCallsOpen) {
 }
 
 // Keeps its call open and reads nothing of it.
-class NeverReads : public CallHandler {
+class NeverReads : public StreamHandler {
  public:
-  explicit NeverReads(std::shared_ptr<GenericCall> call) : call_(std::move(call)) {}
-  void OnMessage(grpc::ByteBuffer) override {}
+  explicit NeverReads(std::shared_ptr<MessageStream> call) : call_(std::move(call)) {}
+  void OnMessage(Payload) override {}
   void OnReadsDone() override {}
-  absl::optional<grpc::ByteBuffer> NextMessage() override { return absl::nullopt; }
+  std::optional<Outgoing> NextMessage() override { return std::nullopt; }
   void OnDone(bool) override {}
 
  private:
-  const std::shared_ptr<GenericCall> call_;
+  const std::shared_ptr<MessageStream> call_;
 };
 
 // Streams of 48 KiB messages that a server reads none of, to see what becomes of gRPC's memory.
 class RpcMemoryTest : public testing::Test {
  protected:
   void Serve(uint64_t rpc_memory_bytes) {
-    server_.AddMethod(method::kExchange, [](std::shared_ptr<GenericCall> call) {
+    server_.AddMethod(method::kExchange, [](std::shared_ptr<MessageStream> call) {
       return std::make_shared<NeverReads>(std::move(call));
     });
     server_.AddMethod(method::kPeerHello, UnaryCall::Factory([](const auto& call, const auto&) {

@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "proto/convert/job_convert.h"
 #include "proto/convert/methods.h"
+#include "server/rpc/generic_server.h"
 #include "tests/server/service/fakes.h"
 
 namespace ballast::server {
@@ -186,12 +187,18 @@ TEST_F(TrainerStreamTest, FramesThatAreNotTheStreamsOwnAreRefused) {
   other_job.job = 78;
   FrameHeader other_incarnation = Header();
   other_incarnation.incarnation = 8;
+  FrameHeader old_epoch = Header();
+  old_epoch.epoch = 0;
+  FrameHeader next_epoch = Header();
+  next_epoch.epoch = 2;
   FrameHeader weight = Header();
   weight.kind = FrameKind::kWeight;
   const std::vector<std::pair<FrameHeader, v1::Reason>> cases = {
       {other_slot, v1::REASON_BAD_FRAME},
       {other_job, v1::REASON_BAD_FRAME},
       {other_incarnation, v1::REASON_WRONG_INCARNATION},
+      {old_epoch, v1::REASON_STALE_EPOCH},
+      {next_epoch, v1::REASON_FUTURE_EPOCH},
       {weight, v1::REASON_BAD_FRAME}};
   for (const auto& [header, reason] : cases) {
     ASSERT_TRUE(stream.Write(GoodFrame(header, "abcd")));

@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 #include "proto/convert/methods.h"
 #include "server/rpc/generic_server.h"
-#include "server/rpc/unary_call.h"
+#include "server/stream/unary_call.h"
 
 namespace ballast::tools {
 namespace {

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "ballast/v1/data.pb.h"
-#include "proto/convert/frame_codec.h"
+#include "tests/proto/convert/grpc_frames.h"
 
 namespace ballast::client {
 

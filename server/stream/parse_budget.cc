@@ -1,4 +1,4 @@
-#include "server/rpc/parse_budget.h"
+#include "server/stream/parse_budget.h"
 
 #include <utility>
 

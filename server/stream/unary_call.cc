@@ -1,4 +1,4 @@
-#include "server/rpc/unary_call.h"
+#include "server/stream/unary_call.h"
 
 #include <limits>
 #include <utility>
@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
-#include "proto/convert/frame_codec.h"
 #include "proto/convert/wire_scan.h"
 
 namespace ballast::server {
@@ -25,15 +24,15 @@ size_t RequestBytesMax(const std::string& method) {
 
 }  // namespace
 
-GenericServer::HandlerFactory UnaryCall::Factory(Handler handler) {
-  return [handler = std::move(handler)](std::shared_ptr<GenericCall> call) {
+StreamFactory UnaryCall::Factory(Handler handler) {
+  return [handler = std::move(handler)](std::shared_ptr<MessageStream> call) {
     auto unary = std::make_shared<UnaryCall>(call, handler);
     call->Read();
     return unary;
   };
 }
 
-UnaryCall::UnaryCall(std::shared_ptr<GenericCall> call, Handler handler)
+UnaryCall::UnaryCall(std::shared_ptr<MessageStream> call, Handler handler)
     : call_(std::move(call)), handler_(std::move(handler)) {}
 
 bool UnaryCall::TakeAnswer() {
@@ -46,13 +45,13 @@ void UnaryCall::Reply(const google::protobuf::MessageLite& message) {
   if (!TakeAnswer()) return;
   {
     MutexLock lock(&mu_);
-    reply_ = SerializeMessage(message);
+    reply_ = Outgoing{message.SerializeAsString(), Payload()};
   }
-  call_->Finish(grpc::Status::OK);
+  call_->Finish(absl::OkStatus());
 }
 
 void UnaryCall::Fail(const absl::Status& status) {
-  if (TakeAnswer()) call_->Fail(status);
+  if (TakeAnswer()) call_->Finish(status);
 }
 
 void UnaryCall::OnCancel(std::function<void()> callback) {
@@ -67,9 +66,7 @@ void UnaryCall::OnCancel(std::function<void()> callback) {
   callback();
 }
 
-absl::Status UnaryCall::TryParse(const grpc::ByteBuffer& request,
-                                 google::protobuf::MessageLite* message) {
-  BALLAST_ASSIGN_OR_RETURN(const Payload bytes, ToPayload(request));
+absl::Status UnaryCall::TryParse(const Payload& bytes, google::protobuf::MessageLite* message) {
   const size_t limit = RequestBytesMax(call_->method());
   if (bytes.bytes() > limit) {
     return ReasonedError(
@@ -83,22 +80,20 @@ absl::Status UnaryCall::TryParse(const grpc::ByteBuffer& request,
   return ParseScanned(bytes, message);
 }
 
-bool UnaryCall::Parse(const grpc::ByteBuffer& request, google::protobuf::MessageLite* message) {
-  const absl::Status status = TryParse(request, message);
+bool UnaryCall::Parse(const Payload& bytes, google::protobuf::MessageLite* message) {
+  const absl::Status status = TryParse(bytes, message);
   if (!status.ok()) Fail(status);
   return status.ok();
 }
 
-bool UnaryCall::ParseField(const grpc::ByteBuffer& request, int number,
-                           google::protobuf::MessageLite* field) {
-  const absl::StatusOr<Payload> bytes = ToPayload(request);
-  const absl::Status status = bytes.ok() ? ParseFieldAlone(*bytes, number, field) : bytes.status();
+bool UnaryCall::ParseField(const Payload& bytes, int number, google::protobuf::MessageLite* field) {
+  const absl::Status status = ParseFieldAlone(bytes, number, field);
   if (!status.ok()) Fail(status);
   return status.ok();
 }
 
-void UnaryCall::OnMessage(grpc::ByteBuffer message) {
-  std::exchange(handler_, nullptr)(shared_from_this(), std::move(message));
+void UnaryCall::OnMessage(Payload message) {
+  std::exchange(handler_, nullptr)(shared_from_this(), message);
   parsing_ = {};
 }
 
@@ -107,9 +102,9 @@ void UnaryCall::OnReadsDone() {
                      "the call ended without a request"));
 }
 
-absl::optional<grpc::ByteBuffer> UnaryCall::NextMessage() {
+std::optional<Outgoing> UnaryCall::NextMessage() {
   MutexLock lock(&mu_);
-  return std::exchange(reply_, absl::nullopt);
+  return std::exchange(reply_, std::nullopt);
 }
 
 void UnaryCall::OnDone(bool) {

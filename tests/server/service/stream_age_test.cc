@@ -1,5 +1,5 @@
 // When a stream ends at its age: between two rounds, or a while later within one.
-#include "server/rpc/stream_age.h"
+#include "server/service/stream_age.h"
 
 #include "gtest/gtest.h"
 

@@ -1,5 +1,5 @@
 // ParseBudget: held parses, refused ones, and the bytes given back.
-#include "server/rpc/parse_budget.h"
+#include "server/stream/parse_budget.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "server/rpc/stream_age.h"
+#include "server/service/stream_age.h"
 
 namespace ballast::server {
 namespace {

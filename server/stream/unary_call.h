@@ -1,38 +1,38 @@
-// A call with one request and one answer, over GenericCall.
-// Comes from: GenericServer. Goes to: control_service, peer_service, admin_service.
+// A call with one request and one answer, over a MessageStream.
+// Comes from: the transport. Goes to: control_service, peer_service, admin_service.
 // Thread safety: any thread.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/types/optional.h"
 #include "common/base/sync.h"
 #include "google/protobuf/message_lite.h"
-#include "server/rpc/generic_server.h"
+#include "server/stream/method_registry.h"
 
 namespace ballast::server {
 
-class UnaryCall : public CallHandler, public std::enable_shared_from_this<UnaryCall> {
+class UnaryCall : public StreamHandler, public std::enable_shared_from_this<UnaryCall> {
  public:
   // Parses `request` and arranges that Reply or Fail is called, now or later. Must not block.
-  using Handler = std::function<void(std::shared_ptr<UnaryCall> call, grpc::ByteBuffer request)>;
+  using Handler = std::function<void(std::shared_ptr<UnaryCall> call, const Payload& request)>;
 
-  // For GenericServer::AddMethod.
-  static GenericServer::HandlerFactory Factory(Handler handler);
+  // For MethodRegistry::AddMethod.
+  static StreamFactory Factory(Handler handler);
 
-  UnaryCall(std::shared_ptr<GenericCall> call, Handler handler);
+  UnaryCall(std::shared_ptr<MessageStream> call, Handler handler);
 
   // Answers and ends the call. The first answer counts. `status` is not OK and travels with its
   // ErrorDetail.
   void Reply(const google::protobuf::MessageLite& message);
   void Fail(const absl::Status& status);
 
-  // As GenericCall's.
+  // As MessageStream's.
   const Caller& caller() const { return call_->caller(); }
   const std::string& peer() const { return call_->peer(); }
   const PlaceNames& places() const { return call_->places(); }
@@ -44,25 +44,24 @@ class UnaryCall : public CallHandler, public std::enable_shared_from_this<UnaryC
   // Parses into `message`, once; on failure answers and returns false: BAD_FRAME for an invalid
   // message, or one too large for this method or in memory; OVER_BUDGET while too much else is
   // being parsed.
-  bool Parse(const grpc::ByteBuffer& request, google::protobuf::MessageLite* message);
-  // Parses the field `number` of `request` alone; on failure as Parse.
-  bool ParseField(const grpc::ByteBuffer& request, int number,
-                  google::protobuf::MessageLite* field);
+  bool Parse(const Payload& bytes, google::protobuf::MessageLite* message);
+  // Parses the field `number` of `bytes` alone; on failure as Parse.
+  bool ParseField(const Payload& bytes, int number, google::protobuf::MessageLite* field);
 
-  void OnMessage(grpc::ByteBuffer message) override;
+  void OnMessage(Payload message) override;
   void OnReadsDone() override;
-  absl::optional<grpc::ByteBuffer> NextMessage() override;
+  std::optional<Outgoing> NextMessage() override;
   void OnDone(bool cancelled) override;
 
  private:
   bool TakeAnswer();
-  absl::Status TryParse(const grpc::ByteBuffer& request, google::protobuf::MessageLite* message);
+  absl::Status TryParse(const Payload& bytes, google::protobuf::MessageLite* message);
 
-  const std::shared_ptr<GenericCall> call_;
+  const std::shared_ptr<MessageStream> call_;
   Handler handler_;            // Emptied by the request.
   ParseBudget::Hold parsing_;  // Until the handler returns.
   Mutex mu_;
-  absl::optional<grpc::ByteBuffer> reply_ ABSL_GUARDED_BY(mu_);
+  std::optional<Outgoing> reply_ ABSL_GUARDED_BY(mu_);
   std::function<void()> on_cancel_ ABSL_GUARDED_BY(mu_);
   bool answered_ ABSL_GUARDED_BY(mu_) = false;
   bool over_ ABSL_GUARDED_BY(mu_) = false;

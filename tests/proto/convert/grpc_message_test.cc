@@ -1,17 +1,17 @@
-// Messages of a link as gRPC's byte buffers: lent memory is shared and comes back.
-#include "client/cpp/transport/grpc_message.h"
+// Messages as gRPC's byte buffers: lent memory is shared and comes back.
+#include "proto/convert/grpc_message.h"
 
 #include <gtest/gtest.h>
 
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "client/cpp/job/lent_memory.h"
 #include "grpcpp/support/slice.h"
 
-namespace ballast::client {
+namespace ballast {
 namespace {
 
 Payload::Piece PieceOf(const std::string& bytes) { return {bytes.data(), bytes.size()}; }
@@ -44,18 +44,20 @@ TEST(GrpcMessage, TheSameBytesElsewhereAreACopy) {
 }
 
 TEST(GrpcMessage, HoldsTheOwnerUntilTheLastSliceIsGone) {
-  BufferLease lease;
+  auto owner = std::make_shared<int>();
+  const std::weak_ptr<int> lent = owner;
   const std::string memory(1000, 'm');
   uint64_t copied = 0;
   std::optional<grpc::ByteBuffer> buffer = ToByteBuffer(
-      {"head", Payload({{memory.data(), 400}, {memory.data() + 400, 600}}, lease.Lend())}, &copied);
+      {"head", Payload({{memory.data(), 400}, {memory.data() + 400, 600}}, std::move(owner))},
+      &copied);
   std::vector<grpc::Slice> slices;
   ASSERT_TRUE(buffer->Dump(&slices).ok());
   buffer.reset();
   slices.pop_back();
-  EXPECT_FALSE(lease.WaitReleased(std::chrono::nanoseconds(0)));
+  EXPECT_FALSE(lent.expired());
   slices.clear();
-  EXPECT_TRUE(lease.WaitReleased(std::chrono::nanoseconds(0)));
+  EXPECT_TRUE(lent.expired());
 }
 
 TEST(GrpcMessage, AControlMessageHasNoBody) {
@@ -65,4 +67,4 @@ TEST(GrpcMessage, AControlMessageHasNoBody) {
 }
 
 }  // namespace
-}  // namespace ballast::client
+}  // namespace ballast

@@ -1,5 +1,5 @@
 // The names callers read for a server's directories.
-#include "server/rpc/place_names.h"
+#include "server/stream/place_names.h"
 
 #include <filesystem>
 #include <string>
@@ -8,7 +8,7 @@
 #include "absl/strings/cord.h"
 #include "common/base/reason.h"
 #include "gtest/gtest.h"
-#include "proto/convert/status_convert.h"
+#include "proto/convert/grpc_status.h"
 
 namespace ballast::server {
 namespace {

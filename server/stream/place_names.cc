@@ -1,4 +1,4 @@
-#include "server/rpc/place_names.h"
+#include "server/stream/place_names.h"
 
 #include <algorithm>
 #include <filesystem>
