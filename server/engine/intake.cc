@@ -28,7 +28,7 @@ absl::StatusOr<bool> Intake::Take(const FrameHeader& frame, const Payload& paylo
     (void)contributions_->Store(fsm_->layout(), frame,
                                 Payload::FromString(std::string(payload.bytes(), '\x40')));
   }
-  if (refused.has_value()) Refuse(frame.slot, *refused);
+  if (refused.has_value()) Refuse(frame, *refused);
   return !refused.has_value();
 }
 
@@ -44,7 +44,7 @@ absl::StatusOr<uint32_t> Intake::Land(const FrameHeader& frame, const Payload& p
   return crc;
 }
 
-void Intake::Refuse(uint32_t slot, const FrameRefused& refused) const {
+void Intake::Refuse(const FrameHeader& frame, const FrameRefused& refused) const {
   if (metrics_ != nullptr) {
     if (refused.reason == Reason::kDuplicate) metrics_->push_duplicates()->Add();
     if (refused.reason == Reason::kConflict) metrics_->push_conflicts()->Add();
@@ -52,10 +52,14 @@ void Intake::Refuse(uint32_t slot, const FrameRefused& refused) const {
   }
   if (refused.reason == Reason::kConflict) {
     BALLAST_LOG(ERROR, LogField("run", fsm_->plan().spec.name), LogField("round", refused.round),
-                LogField("slot", slot))
+                LogField("slot", frame.slot))
         << refused.message;
   }
-  if (audience_->Has(slot)) audience_->Sink(slot)->OnRefused(refused);
+  // A frame of another process or epoch comes from an ended stream; the slot's present stream has
+  // sent nothing wrong.
+  const EpochRecord& epoch = fsm_->plan().epoch;
+  const bool own = frame.epoch == epoch.epoch && epoch.Holds(frame.slot, frame.incarnation);
+  if (own && audience_->Has(frame.slot)) audience_->Sink(frame.slot)->OnRefused(refused);
 }
 
 }  // namespace ballast::server

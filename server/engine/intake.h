@@ -34,7 +34,7 @@ class Intake {
   // Copies the bytes of an admitted frame to their place, and returns the checksum of identity and
   // payload. Bytes of a damaged frame count as absent.
   absl::StatusOr<uint32_t> Land(const FrameHeader& frame, const Payload& payload);
-  void Refuse(uint32_t slot, const FrameRefused& refused) const;
+  void Refuse(const FrameHeader& frame, const FrameRefused& refused) const;
 
   const RoundFsm* const fsm_;
   Contributions* const contributions_;

@@ -271,6 +271,23 @@ TEST(RoundEngineTest, AnotherIncarnationCannotTakeTheSlot) {
   EXPECT_EQ(ReasonOf(answer.status()), Reason::kWrongIncarnation);
 }
 
+// A frame may come in after its stream has ended, when another process has the slot.
+TEST(RoundEngineTest, AFrameOfAnotherProcessIsNotRefusedToTheOneInItsSlot) {
+  Cluster cluster(MakePlan({300}, 1, {0}));
+  Cluster::Frame own =
+      cluster.Frames(FrameKind::kGradient, 0, /*round=*/99, {std::vector<float>(300, 1.0f)})[0];
+  Cluster::Frame last = own;
+  ++last.header.incarnation;
+  cluster.Send(last);
+  cluster.Send(own);
+  testing::SyncPoint looked_at;
+  cluster.engines_[0]->Status([&](const JobStatus&) { looked_at.Reach(); });
+  looked_at.Await();
+  const std::vector<FrameRefused> refusals = cluster.sinks_[{0, 0}]->TakeRefusals();
+  ASSERT_EQ(refusals.size(), 1u);
+  EXPECT_EQ(refusals[0].reason, Reason::kFutureRound);
+}
+
 TEST(PlanMemoryTest, NamesTheParts) {
   const JobPlan plan = MakePlan({1000}, 2, {0});
   const auto fits = PlanMemory(plan, 0, {1 << 30}, 4);
