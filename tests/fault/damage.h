@@ -8,7 +8,7 @@
 
 #include "absl/strings/string_view.h"
 #include "common/io/memory_disk.h"
-#include "tests/sim/random.h"
+#include "tests/sim/world/random.h"
 
 namespace ballast::fault {
 

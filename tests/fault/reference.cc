@@ -14,8 +14,8 @@
 #include "server/optim/scalars.h"
 #include "server/reduce/reduce.h"
 #include "tests/sim/optimizers.h"
-#include "tests/sim/random.h"
 #include "tests/sim/step_run.h"
+#include "tests/sim/world/random.h"
 
 namespace ballast::fault {
 namespace {

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "tests/sim/server.h"
-#include "tests/sim/trainer.h"
+#include "tests/sim/nodes/server.h"
+#include "tests/sim/nodes/trainer.h"
 
 namespace ballast::sim {
 

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <utility>
 
-#include "tests/sim/world.h"
+#include "tests/sim/world/world.h"
 
 namespace ballast {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "common/job/optimizer.h"
-#include "tests/sim/random.h"
+#include "tests/sim/world/random.h"
 
 namespace ballast::sim {
 

@@ -17,7 +17,7 @@
 #include "server/round/round_fsm.h"
 #include "server/state/extent_store.h"
 #include "tests/sim/reference.h"
-#include "tests/sim/world.h"
+#include "tests/sim/world/world.h"
 
 namespace ballast::sim {
 

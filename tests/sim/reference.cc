@@ -13,8 +13,8 @@
 #include "server/reduce/reduce.h"
 #include "server/round/scalar_bits.h"
 #include "tests/sim/optimizers.h"
-#include "tests/sim/random.h"
 #include "tests/sim/step_run.h"
+#include "tests/sim/world/random.h"
 
 namespace ballast::sim {
 namespace {

@@ -11,13 +11,13 @@
 #include <vector>
 
 #include "tests/sim/faults.h"
-#include "tests/sim/meeting.h"
-#include "tests/sim/network.h"
+#include "tests/sim/net/network.h"
+#include "tests/sim/nodes/meeting.h"
+#include "tests/sim/nodes/server.h"
+#include "tests/sim/nodes/snapshot_shelf.h"
+#include "tests/sim/nodes/snapshots.h"
+#include "tests/sim/nodes/trainer.h"
 #include "tests/sim/oracle.h"
-#include "tests/sim/server.h"
-#include "tests/sim/snapshot_shelf.h"
-#include "tests/sim/snapshots.h"
-#include "tests/sim/trainer.h"
 
 namespace ballast::sim {
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/policy/schedule_arguments.h"
+#include "common/types/enum_names.h"
 #include "server/tier/nvme_tier.h"
 #include "tests/sim/optimizers.h"
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "common/job/job_spec.h"
-#include "tests/sim/random.h"
-#include "tests/sim/world.h"
+#include "tests/sim/world/random.h"
+#include "tests/sim/world/world.h"
 
 namespace ballast::sim {
 

@@ -1,0 +1,236 @@
+#include "tests/sim/net/network.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tests/sim/net/wire_trace.h"
+
+namespace ballast::sim {
+namespace {
+
+constexpr Tick kVeryLateMax = 300 * kMillisecond;
+
+absl::Status Unavailable(const char* why) { return absl::UnavailableError(why); }
+
+}  // namespace
+
+Network::Network(World* world, const Swarm* swarm)
+    : world_(world),
+      swarm_(swarm),
+      nodes_(swarm->shape.servers + swarm->processes_max()),
+      cut_until_(nodes_ * nodes_, 0) {}
+
+Tick Network::Latency() {
+  const Tick full = swarm_->pace.network;
+  Tick latency = world_->random().Between(full / 4, full);
+  if (OneIn(swarm_->faults.late_one_in)) {
+    world_->Met(Cover::kMessageLate);
+    latency += world_->random().Below(kVeryLateMax);
+  }
+  return latency;
+}
+
+Tick Network::StreamArrival(NodeId from, NodeId to, Tick* clear) {
+  const Tick sent = std::max(world_->now(), *CutUntil(from, to));
+  *clear = std::max(*clear + 1, sent + Latency());
+  return *clear - world_->now();
+}
+
+std::optional<Tick> Network::CallDelay(NodeId from, NodeId to) {
+  const Tick latency = Latency();
+  if (*CutUntil(from, to) > world_->now()) return std::nullopt;
+  if (!OneIn(swarm_->faults.lose_one_in)) return latency;
+  world_->Met(Cover::kCallLost);
+  return std::nullopt;
+}
+
+void Network::Cut(NodeId from, NodeId to, Tick until) { *CutUntil(from, to) = until; }
+
+void Network::HealAll() { std::fill(cut_until_.begin(), cut_until_.end(), 0); }
+
+// --- Streams ------------------------------------------------------------------------------------
+
+std::string Network::Address(uint32_t index) { return absl::StrCat("server:", index); }
+
+uint32_t Network::IndexOf(const std::string& address) {
+  return static_cast<uint32_t>(std::stoul(address.substr(address.find(':') + 1)));
+}
+
+StreamPtr Network::Open(uint32_t process, uint32_t server, StreamClient* client) {
+  auto stream = std::make_shared<Stream>();
+  stream->process = process;
+  stream->server = server;
+  stream->client = client;
+  stream->server_life = world_->Life(ServerNode(server));
+  std::erase_if(streams_, [](const StreamPtr& s) { return !s->client_open && !s->server_open; });
+  streams_.push_back(stream);
+  if (!servers_[server]->Serves()) {
+    stream->refused = true;
+    stream->server_open = false;
+    const Tick there = StreamArrival(TrainerNode(process), ServerNode(server), &stream->up_clear);
+    CloseClientEnd(stream, there + Latency(), Unavailable("connection refused"));
+    return stream;
+  }
+  AtServer(stream, EventKind::kMessage,
+           [this, stream] { servers_[stream->server]->OnOpen(stream); });
+  return stream;
+}
+
+void Network::MaybeBreak(const StreamPtr& stream) {
+  if (OneIn(swarm_->faults.break_one_in)) Break(stream);
+}
+
+void Network::AtServer(const StreamPtr& stream, EventKind kind, std::function<void()> action) {
+  const NodeId server = ServerNode(stream->server);
+  const Tick delay = StreamArrival(TrainerNode(stream->process), server, &stream->up_clear);
+  world_->AfterInLife(delay, server, stream->server_life, kind,
+                      [stream, action = std::move(action)] {
+                        if (stream->server_open) action();
+                      });
+}
+
+void Network::SendUp(const StreamPtr& stream, const Payload& message) {
+  if (!stream->client_open) return;
+  MaybeBreak(stream);
+  AtServer(stream, EventKind::kMessage, [this, stream, message] {
+    TraceUp(world_, ServerNode(stream->server), stream->process, message);
+    stream->server_end->OnUp(message);
+  });
+}
+
+void Network::HalfClose(const StreamPtr& stream) {
+  if (!stream->client_open) return;
+  AtServer(stream, EventKind::kClosed, [stream] { stream->server_end->OnUpEnded(); });
+}
+
+void Network::SendDown(const StreamPtr& stream, const Payload& message) {
+  if (!stream->server_open) return;
+  MaybeBreak(stream);
+  const Tick delay =
+      StreamArrival(ServerNode(stream->server), TrainerNode(stream->process), &stream->down_clear);
+  world_->After(delay, TrainerNode(stream->process), EventKind::kMessage, [this, stream, message] {
+    if (!stream->client_open) return;
+    TraceDown(world_, TrainerNode(stream->process), stream->server, message);
+    stream->client->OnDown(message);
+  });
+}
+
+void Network::CloseClientEnd(const StreamPtr& stream, Tick delay, const absl::Status& status) {
+  world_->After(delay, TrainerNode(stream->process), EventKind::kClosed, [this, stream, status] {
+    if (!std::exchange(stream->client_open, false)) return;
+    if (world_->tracing()) {
+      world_->Trace(TrainerNode(stream->process),
+                    absl::StrCat("stream to server index ", stream->server,
+                                 " ended: ", std::string(status.message())));
+    }
+    stream->client->OnDownClosed(status);
+  });
+}
+
+void Network::CloseServerEnd(const StreamPtr& stream, Tick delay) {
+  world_->AfterInLife(delay, ServerNode(stream->server), stream->server_life, EventKind::kClosed,
+                      [stream] {
+                        if (!std::exchange(stream->server_open, false)) return;
+                        if (stream->server_end != nullptr) stream->server_end->OnUpClosed();
+                      });
+}
+
+void Network::CloseUp(const StreamPtr& stream) {
+  if (!std::exchange(stream->client_open, false)) return;
+  // A reset may overtake sent data.
+  const Tick cut = *CutUntil(TrainerNode(stream->process), ServerNode(stream->server));
+  const Tick healed = std::max(world_->now(), cut) - world_->now();
+  CloseServerEnd(stream, healed + Latency());
+}
+
+void Network::CloseDown(const StreamPtr& stream, const absl::Status& status) {
+  if (!stream->server_open) return;
+  const Tick delay =
+      StreamArrival(ServerNode(stream->server), TrainerNode(stream->process), &stream->down_clear);
+  stream->server_open = false;
+  CloseClientEnd(stream, delay, status);
+}
+
+void Network::Reset(const StreamPtr& stream) {
+  CloseClientEnd(stream, Latency(), absl::CancelledError("the server broke the stream off"));
+  CloseServerEnd(stream, 0);
+}
+
+void Network::Break(const StreamPtr& stream) {
+  world_->Met(Cover::kStreamBroke);
+  CloseClientEnd(stream, world_->random().Below(4 * swarm_->pace.network + 1),
+                 Unavailable("the connection broke"));
+  CloseServerEnd(stream, world_->random().Below(4 * swarm_->pace.network + 1));
+}
+
+void Network::EndProcess(uint32_t server, bool announced) {
+  for (const StreamPtr& stream : streams_) {
+    if (stream->server != server || !stream->server_open) continue;
+    stream->server_open = false;
+    const NodeId from = ServerNode(server), to = TrainerNode(stream->process);
+    // With a cut or without power nobody says that the connection is gone; silence does.
+    if (announced && *CutUntil(from, to) <= world_->now()) {
+      CloseClientEnd(stream, Latency(), Unavailable("connection reset by peer"));
+    }
+  }
+}
+
+void Network::EndTrainer(uint32_t process, bool announced) {
+  for (const StreamPtr& stream : streams_) {
+    if (stream->process != process || !std::exchange(stream->client_open, false)) continue;
+    const NodeId from = TrainerNode(process), to = ServerNode(stream->server);
+    if (announced && *CutUntil(from, to) <= world_->now()) CloseServerEnd(stream, Latency());
+  }
+}
+
+// --- Calls --------------------------------------------------------------------------------------
+
+void Network::Ask(NodeId from, uint32_t to, const Question& question,
+                  const std::function<void(const absl::Status&)>& failed, Tick timeout) {
+  const auto over = std::make_shared<bool>(false);
+  const auto fail = [over, failed](const absl::Status& status) {
+    if (!std::exchange(*over, true)) failed(status);
+  };
+  const NodeId there = ServerNode(to);
+  const uint64_t life = world_->Life(from);
+  world_->clock(from)->After(timeout, EventKind::kTimer,
+                             [fail] { fail(absl::DeadlineExceededError("no answer")); });
+  const std::optional<Tick> delay = CallDelay(from, there);
+  if (!delay.has_value()) return;
+  if (!servers_[to]->Serves()) {
+    world_->After(*delay + Latency(), from, EventKind::kVoteAnswer,
+                  [fail] { fail(Unavailable("connection refused")); });
+    return;
+  }
+  const auto answer = [this, over, from, there, life](const AtCaller& at_caller) {
+    const std::optional<Tick> back = CallDelay(there, from);
+    if (!back.has_value()) return;
+    world_->AfterInLife(*back, from, life, EventKind::kVoteAnswer, [over, at_caller] {
+      if (!std::exchange(*over, true)) at_caller();
+    });
+  };
+  // Servers ask again by themselves. A trainer that asks for its seat does so only when it has no
+  // answer, and not when it is dead: two questions never overtake those of its successor.
+  const bool twice = OneIn(swarm_->faults.repeat_one_in) && from < servers_.size();
+  if (twice) world_->Met(Cover::kCallRepeated);
+  for (int i = 0; i < (twice ? 2 : 1); ++i) {
+    const Tick extra = i == 0 ? 0 : world_->random().Below(kVeryLateMax);
+    world_->AfterInLife(*delay + extra, there, world_->Life(there), EventKind::kVoteCall,
+                        [this, to, question, answer] { question(servers_[to], answer); });
+  }
+}
+
+void Network::Call(NodeId from, uint32_t to, const char* method, const Payload& request,
+                   const UnaryDone& done, Tick timeout) {
+  Ask(
+      from, to,
+      [method, request, done](StreamServer* server, const auto& at_caller) {
+        server->OnCall(method, request, [done, at_caller](const absl::StatusOr<Payload>& told) {
+          at_caller([done, told] { done(told); });
+        });
+      },
+      done, timeout);
+}
+
+}  // namespace ballast::sim

@@ -1,0 +1,123 @@
+// SimProcess: one life of a server process: the shipped Engine of the job, and its supplies from a
+// server process: threads, workers, a clock, and the way of its votes to the peers. When the
+// process ends, between any two events, all its remaining work is dropped. Comes from: SimServer.
+// Goes to: Engine, the network, the oracle. Thread safety: one thread.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "common/base/clock.h"
+#include "server/engine/engine.h"
+#include "tests/sim/nodes/context.h"
+#include "tests/sim/world/disk.h"
+#include "tests/sim/world/threads.h"
+
+namespace ballast::sim {
+
+class SimProcess final : public server::VoteSink {
+ public:
+  struct Deps {
+    uint32_t index = 0;  // of the server
+    const SimDisk* disk = nullptr;
+    bool damaged = false;  // the files were damaged while the server was down
+    // After every task of a disk's thread.
+    std::function<void()> after_task;
+    // The disk failed and the process must end.
+    std::function<void(const absl::Status&)> storage_failed;
+  };
+  // What `deps` points to outlives this.
+  SimProcess(const Context& context, Deps deps);
+  // The process has ended: not within one of its events.
+  ~SimProcess() override;
+
+  // Makes the engine, which continues where `storage` ends. Errors: RoundEngine::Create's.
+  absl::Status Open(const server::JobPlan& plan, std::unique_ptr<server::JobStorage> storage);
+  bool alive() const { return context_.world->Life(node()) == life_; }
+  // `action`, as long as the process lives.
+  template <typename Action>
+  auto InLife(Action action) const {
+    return [world = context_.world, node = node(), life = life_,
+            action = std::move(action)](auto&&... of) {
+      if (world->Life(node) == life) action(std::forward<decltype(of)>(of)...);
+    };
+  }
+
+  // Runs `action` after `delay` by the machine's clock if the process still lives then.
+  void Later(Tick delay, std::function<void()> action) const;
+
+  // A thread of this process that takes no time.
+  std::unique_ptr<Executor> MakeExecutor(absl::string_view name) {
+    return threads_.MakeExecutor(name, 1);
+  }
+
+  // Null before Open.
+  server::RoundEngine* engine() const { return engine_.get(); }
+  std::shared_ptr<server::RoundEngine> shared_engine() const { return engine_; }
+  const Clock* clock() const { return &clock_; }
+  const server::RoundFsm& fsm() const { return engine_->driver().fsm(); }
+  // The job has ended, and why.
+  bool ended() const { return !failure_.ok(); }
+  const absl::Status& failure() const { return failure_; }
+  void OnEnded(const absl::Status& why) { failure_ = why; }
+  // Nothing is on its way to the disk, and nothing else is to be done.
+  bool idle() const { return threads_.idle(); }
+
+  // Keeps the memory of a sent message for as long as it may be on its way.
+  void KeepWhileSent(std::shared_ptr<const void> owner);
+
+  void SendVote(uint64_t, uint32_t epoch, uint64_t round, uint32_t to_server,
+                const Vote& vote) override;
+  void DropVotes(uint64_t) override { newest_votes_.clear(); }
+
+ private:
+  struct VoteUnderWay {
+    uint32_t epoch = 0;
+    uint64_t round = 0;
+    Vote vote;
+  };
+  // The machine's steady clock; for a mutant the wall clock.
+  class ProcessClock final : public Clock {
+   public:
+    explicit ProcessClock(const SimProcess* of) : of_(of) {}
+    std::chrono::nanoseconds Now() const override;
+
+   private:
+    const SimProcess* const of_;
+  };
+
+  NodeId node() const { return context_.network->ServerNode(deps_.index); }
+  SimClock* machine_clock() const { return context_.world->clock(node()); }
+  uint32_t id() const { return context_.plan->servers[deps_.index]; }
+  server::EngineConfig Config() const;
+  server::EngineDeps EngineDeps();
+  void TellOracle(const server::JobPlan& plan) const;
+  void Observe(Probe probe) const;
+  void OnDecided() const;
+  // Lets go of the oldest of going_out_ when they have arrived.
+  void AwaitSent();
+  void CallVote(uint32_t to_server, const std::shared_ptr<const VoteUnderWay>& vote);
+  void OnVoteAnswer(uint32_t to_server, const std::shared_ptr<const VoteUnderWay>& vote,
+                    const server::VoteAnswer& answer);
+
+  const Context context_;
+  const Deps deps_;
+  const uint64_t life_;
+  const ProcessClock clock_;
+  SimThreads threads_;
+  const std::unique_ptr<Executor> strands_;
+  const std::unique_ptr<SimWorkers> workers_;
+  std::map<uint32_t, std::shared_ptr<const VoteUnderWay>> newest_votes_;  // by server
+  struct GoingOut {
+    Tick until = 0;
+    std::shared_ptr<const void> owner;
+  };
+  std::deque<GoingOut> going_out_;
+  absl::Status failure_;
+  std::shared_ptr<server::Engine> engine_;
+};
+
+}  // namespace ballast::sim
