@@ -318,12 +318,14 @@ absl::Status Recovery::LoadVersion(uint32_t extent, uint64_t version, Lane* lane
 
 absl::Status Recovery::Keep(uint32_t extent, const Lane& lane, Loaded* loaded) const {
   const uint64_t round = out_.fsm.round;
-  const absl::StatusOr<uint64_t> kept = state_->placement->Keep({.lane = lane.number,
-                                                                 .extent = extent,
-                                                                 .image = loaded->version,
-                                                                 .version = round,
-                                                                 .stepped = loaded->replay.stepped},
-                                                                storage_->images());
+  const absl::StatusOr<uint64_t> kept =
+      state_->placement->Keep({.lane = lane.number,
+                               .extent = extent,
+                               .elements = layout_.extents()[extent].elements,
+                               .image = loaded->version,
+                               .version = round,
+                               .stepped = loaded->replay.stepped},
+                              storage_->images());
   if (!kept.ok()) {
     // Not DATA_LOSS, which makes Load try an older image: the state is right, the disk is not.
     return ReasonedError(absl::StatusCode::kUnavailable, Reason::kStorageFailed,

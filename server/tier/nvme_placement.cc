@@ -213,11 +213,8 @@ absl::Status NvmePlacement::CopyTo(ImageFile* images, uint64_t version) {
 // Overwrites the older or damaged image. The image that was read stays until the new one counts.
 absl::StatusOr<uint64_t> NvmePlacement::Keep(const RebuiltExtent& rebuilt, ImageFile* images) {
   if (!rebuilt.stepped) return rebuilt.image;
-  const auto it = std::find_if(extents_.begin(), extents_.end(),
-                               [&](const auto& one) { return one.extent == rebuilt.extent; });
-  BALLAST_CHECK(it != extents_.end());
   float* const state = lanes_[rebuilt.lane].State(rebuilt.extent);
-  tier::PackLastTile(it->elements, options_.shape.tile_elements, options_.shape.arrays, state);
+  tier::PackLastTile(rebuilt.elements, options_.shape.tile_elements, options_.shape.arrays, state);
   BALLAST_RETURN_IF_ERROR(images->Write(rebuilt.extent, rebuilt.version, state));
   return rebuilt.version;
 }

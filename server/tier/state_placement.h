@@ -49,9 +49,10 @@ struct PlacementLinks {
 struct RebuiltExtent {
   size_t lane = 0;
   uint32_t extent = 0;
-  uint64_t image = 0;    // the version read
-  uint64_t version = 0;  // the state is of this version
-  bool stepped = false;  // a round has changed it since `image`
+  uint32_t elements = 0;  // of the extent
+  uint64_t image = 0;     // the version read
+  uint64_t version = 0;   // the state is of this version
+  bool stepped = false;   // a round has changed it since `image`
 };
 
 class StatePlacement {

@@ -13,6 +13,7 @@
 #include "common/io/arena.h"
 #include "common/io/memory_disk.h"
 #include "common/tensor/layout.h"
+#include "server/tier/nvme_tier.h"
 #include "server/tier/state_placement.h"
 #include "server/tier/tile_layout.h"
 #include "tests/server/tier/memory_images.h"
@@ -204,21 +205,46 @@ TEST_P(PlacementConformance, InitialWeightsAreDurableWhenAllOfThemSurvive) {
   }
 }
 
-// The flush of the first began before the second was written: disks answer in any order.
-TEST_P(PlacementConformance, InitialWeightsThatAreWrittenDuringAFlushNeedAnotherOne) {
+// The flush of the first begins before the second is written, and ends before or after it: disks
+// answer in any order.
+TEST_P(PlacementConformance, InitialWeightsThatComeDuringAFlushNeedAnotherOne) {
   Connect(&images_, 1);
-  Put(0);
-  images_.RunOne();
-  Put(1);
-  std::reverse(images_.kept.begin(), images_.kept.end());
-  while (!images_.kept.empty()) {
+  for (const bool reversed : {false, true}) {
+    const uint32_t first = reversed ? 2 : 0;
+    Put(first);
     images_.RunOne();
-    if (placement_->initial_durable()) {
-      EXPECT_EQ(images_.Survives(0), 1);
-      EXPECT_EQ(images_.Survives(1), 1);
+    Put(first + 1);
+    if (reversed) std::reverse(images_.kept.begin(), images_.kept.end());
+    while (!images_.kept.empty()) {
+      images_.RunOne();
+      if (placement_->initial_durable()) {
+        EXPECT_EQ(images_.Survives(first), 1) << reversed;
+        EXPECT_EQ(images_.Survives(first + 1), 1) << reversed;
+      }
     }
+    EXPECT_TRUE(placement_->initial_durable()) << reversed;
   }
+}
+
+TEST_P(PlacementConformance, DroppedInitialWeightsAreNotWaitedForAndComeAgain) {
+  Connect(&images_, 1);
+  for (const uint32_t e : owned_) Put(e);
+  placement_->DropInitial();
+  images_.Run();
   EXPECT_TRUE(placement_->initial_durable());
+  // In memory at most two copies are on their way to the disk at a time; the others were queued.
+  EXPECT_EQ(images_.writes, GetParam().buffers == 0 ? 2 : static_cast<int>(kExtents));
+  for (const uint32_t e : owned_) {
+    placement_->PutInitial(e, 1, [this, e] { Set(e, 2); });
+  }
+  EXPECT_FALSE(placement_->initial_durable());
+  images_.Run();
+  EXPECT_TRUE(placement_->initial_durable());
+  for (const uint32_t e : owned_) {
+    EXPECT_EQ(images_.Survives(e), 1) << "extent " << e;
+    EXPECT_EQ(std::memcmp(images_.images[e][1].data(), PayloadOf(e, 2).data(), PayloadBytes(e)), 0)
+        << "extent " << e;
+  }
 }
 
 TEST_P(PlacementConformance, ImagesStayYoungAndHoldTheStateOfTheirVersion) {
@@ -366,8 +392,13 @@ TEST_P(PlacementConformance, RecoveredExtentsAreTheStateAndTheImagesHoldTheirVer
     tier::SpreadLastTile(layout_.extents()[e].elements, kTile, kArrays, state);
     const bool stepped = e % 2 == 0;
     if (stepped) SetIn(tier, e, 6);
-    const auto kept = placement_->Keep(
-        {.lane = i % lanes, .extent = e, .image = 4, .version = 6, .stepped = stepped}, file.get());
+    const auto kept = placement_->Keep({.lane = i % lanes,
+                                        .extent = e,
+                                        .elements = layout_.extents()[e].elements,
+                                        .image = 4,
+                                        .version = 6,
+                                        .stepped = stepped},
+                                       file.get());
     ASSERT_TRUE(kept.ok()) << kept.status();
     EXPECT_EQ(file->Versions(e).front(), *kept);
     stored.push_back(*kept);
@@ -384,6 +415,47 @@ TEST_P(PlacementConformance, RecoveredExtentsAreTheStateAndTheImagesHoldTheirVer
   images_.Run();
   for (uint32_t e = 0; e < kExtents; ++e) EXPECT_EQ(images_.Survives(e), version_) << e;
   EXPECT_TRUE(failures_.empty());
+}
+
+TEST(NvmePlacement, FewerBuffersThanItNeedsAreRefused) {
+  const auto placement = MakePlacement({.shape = kShape, .buffers = kNvmeBuffersMin - 1});
+  EXPECT_EQ(placement->Place(LayoutOf(kExtents), {1, 0}, 0).code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+// Larger extents need larger buffers, which nothing may use meanwhile.
+TEST(NvmePlacement, APlaceThatFailsLeavesTheStateWhereItWas) {
+  MemoryImages images(kBytes);
+  const auto placement = MakePlacement({.shape = kShape, .buffers = kNvmeBuffersMin});
+  constexpr uint32_t kLarge = 8 * kElements;
+  const Layout layout = *Layout::Build({{kElements, DType::kF32, 0}}, kTile, kLarge);
+  ASSERT_TRUE(placement->Place(layout, {0}, 0).ok());
+  const auto connect = [&] {
+    placement->Connect({.images = &images,
+                        .wrap = [](ImageIo::Done done) { return done; },
+                        .failed = [](const absl::Status& status) { ADD_FAILURE() << status; },
+                        .progress = [] {}},
+                       1);
+  };
+  connect();
+  placement->PutInitial(0, 1, [&] { placement->tier()->Tile(0, 0).array[0][3] = 7; });
+  images.Run();
+  bool ready = false;
+  placement->tier()->Acquire(0, [&](const absl::Status& status) { ready = status.ok(); });
+  images.Run();
+  ASSERT_TRUE(ready);
+  const Layout larger =
+      *Layout::Build({{kElements, DType::kF32, 0}, {kLarge, DType::kF32, 1}}, kTile, kLarge);
+  const absl::Status refused = placement->Place(larger, {1, 0}, 1);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
+  EXPECT_EQ(placement->tier()->Tile(0, 0).array[0][3], 7);
+  placement->tier()->Release(0, 0);
+  // Once the extent is free, the same call finds room.
+  EXPECT_TRUE(placement->Place(larger, {1, 0}, 1).ok());
+  connect();
+  placement->tier()->Acquire(0, [](const absl::Status& status) { EXPECT_TRUE(status.ok()); });
+  images.Run();
+  EXPECT_EQ(placement->tier()->Tile(0, 0).array[0][3], 7);
 }
 
 INSTANTIATE_TEST_SUITE_P(Placements, PlacementConformance,
