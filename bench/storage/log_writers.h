@@ -15,7 +15,7 @@
 #include "common/io/arena.h"
 #include "common/io/engine_files.h"
 #include "rocksdb/db.h"
-#include "server/durability/gradient_log.h"
+#include "server/durability/log/gradient_log.h"
 
 namespace ballast::bench {
 

@@ -1,4 +1,3 @@
-// Makes an engine: memory for its state, and for a durable job the state in its files.
 #include "server/engine/engine.h"
 
 #include <optional>
@@ -76,10 +75,10 @@ absl::StatusOr<Recovered> RecoverJob(const JobPlan& plan, const EngineDeps& deps
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<Engine>> Engine::Make(const JobPlan& plan,
-                                                     const EngineConfig& config,
-                                                     const EngineDeps& deps,
-                                                     std::unique_ptr<JobStorage> storage) {
+absl::StatusOr<std::shared_ptr<RoundDriver>> MakeEngine(const JobPlan& plan,
+                                                        const EngineConfig& config,
+                                                        const EngineDeps& deps,
+                                                        std::unique_ptr<JobStorage> storage) {
   BALLAST_RETURN_IF_ERROR(CheckPlan(plan));
   BALLAST_CHECK((storage != nullptr) == (plan.spec.durability != Durability::kNone));
   BALLAST_ASSIGN_OR_RETURN(Layout layout, LayoutOfSpec(plan.spec));
@@ -96,20 +95,18 @@ absl::StatusOr<std::shared_ptr<Engine>> Engine::Make(const JobPlan& plan,
                                    state.placement->image_threads());
   }
   // Not make_shared: weak pointers of timers would keep its memory for timing.job_ttl.
-  std::shared_ptr<Engine> engine = std::make_unique<Engine>(
-      config, deps,
-      RoundDriver::Parts{std::move(fsm), std::move(contributions), std::move(state), log});
-  engine->strand_.Bind(engine);
-  if (recovered.has_value()) engine->driver_.Resume(*recovered);
-  // On the strand: the first reads may end while later ones start.
-  engine->Post([driver = &engine->driver_, log] { driver->UseLog(log); });
+  std::shared_ptr<RoundDriver> engine =
+      std::make_unique<RoundDriver>(config, deps,
+                                    RoundDriver::Parts{std::move(fsm), std::move(contributions),
+                                                       std::move(state), std::move(log)});
+  engine->Open(recovered.has_value() ? &*recovered : nullptr);
   return engine;
 }
 
 absl::StatusOr<std::shared_ptr<RoundEngine>> RoundEngine::Create(
     const JobPlan& plan, const EngineConfig& config, const EngineDeps& deps,
     std::unique_ptr<JobStorage> storage) {
-  auto engine = Engine::Make(plan, config, deps, std::move(storage));
+  auto engine = MakeEngine(plan, config, deps, std::move(storage));
   if (!engine.ok()) return StateLostIn(plan, config.self, engine.status());
   return engine;
 }

@@ -59,7 +59,7 @@ void Intake::Refuse(const FrameHeader& frame, const FrameRefused& refused) const
   // sent nothing wrong.
   const EpochRecord& epoch = fsm_->plan().epoch;
   const bool own = frame.epoch == epoch.epoch && epoch.Holds(frame.slot, frame.incarnation);
-  if (own && audience_->Has(frame.slot)) audience_->Sink(frame.slot)->OnRefused(refused);
+  if (own && sinks_->Has(frame.slot)) sinks_->Sink(frame.slot)->OnRefused(refused);
 }
 
 }  // namespace ballast::server

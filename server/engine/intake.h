@@ -1,15 +1,14 @@
-// Intake: the path of one frame through a server. The FSM admits the frame, its bytes are copied to
-// their place and checksummed in one pass, and the FSM records their arrival. Refused or damaged
-// frames end here.
-// Comes from: RoundDriver (frames). Goes to: Contributions, InitialWeights, Audience (refusals).
-// Thread safety: on the job's strand.
+// Intake: the path of one frame through a server. The FSM admits the frame, its bytes are
+// copied to their place and checksummed in one pass, and the FSM records their arrival. Refused or
+// damaged frames end here. Comes from: RoundDriver (frames). Goes to: Contributions,
+// InitialWeights, SlotSinks (refusals). Thread safety: on the job's strand.
 #pragma once
 
 #include "absl/status/statusor.h"
 #include "common/bytes/payload.h"
 #include "common/metrics/metrics.h"
-#include "server/engine/audience.h"
 #include "server/engine/initial_weights.h"
+#include "server/engine/slot_sinks.h"
 #include "server/extents/contributions.h"
 #include "server/round/round_fsm.h"
 
@@ -19,11 +18,11 @@ class Intake {
  public:
   // All pointers outlive this. `metrics` may be null.
   Intake(const RoundFsm* fsm, Contributions* contributions, InitialWeights* initial,
-         const Audience* audience, ServerMetrics* metrics)
+         const SlotSinks* sinks, ServerMetrics* metrics)
       : fsm_(fsm),
         contributions_(contributions),
         initial_(initial),
-        audience_(audience),
+        sinks_(sinks),
         metrics_(metrics) {}
 
   // Whether the frame is admitted and its bytes are in place, so that FrameInput{frame} is due
@@ -39,7 +38,7 @@ class Intake {
   const RoundFsm* const fsm_;
   Contributions* const contributions_;
   InitialWeights* const initial_;
-  const Audience* const audience_;
+  const SlotSinks* const sinks_;
   ServerMetrics* const metrics_;
 };
 

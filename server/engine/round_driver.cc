@@ -17,63 +17,91 @@ namespace {
 
 uint64_t NoWeights(uint32_t) { return 0; }
 
+// A server's shutdown, or the leave of all trainers, is no failure.
+void LogEnd(const RoundFsm& fsm, const absl::Status& why) {
+  const LogField run("run", fsm.plan().spec.name), round("round", fsm.round());
+  const Reason reason = ReasonOf(why);
+  if (reason != Reason::kShuttingDown && reason != Reason::kJobFinished) {
+    BALLAST_LOG(ERROR, run, round) << "job failed: " << why.message();
+  } else if (fsm.durable() && reason == Reason::kShuttingDown) {
+    BALLAST_LOG(INFO, run, round) << "job waits for the next start of this server";
+  } else {
+    BALLAST_LOG(INFO, run, round) << "job ended: " << why.message();
+  }
+}
+
 }  // namespace
 
-// Parts get functions that refer to parts constructed after them. No part calls one before Start.
-RoundDriver::RoundDriver(JobStrand* strand, const EngineConfig& config, const EngineDeps& deps,
-                         Parts parts)
-    : strand_(strand),
+// Parts get pointers to parts constructed after them, and to the driver as RoundControl. No part
+// uses one before Start.
+RoundDriver::RoundDriver(const EngineConfig& config, const EngineDeps& deps, Parts parts)
+    : job_(parts.fsm.plan().job),
       config_(config),
       deps_(deps),
       window_extents_(config.window_extents),
+      strand_(deps.executor),
       fsm_(std::move(parts.fsm)),
       meter_(deps.clock, deps.metrics, fsm_.plan().name()),
       contributions_(std::move(parts.contributions)),
       state_(std::move(parts.state)),
       log_(std::move(parts.log)),
-      audience_(
-          strand, &fsm_, deps.clock, config,
-          [this](uint32_t slot) {
-            Feed(SlotLostInput{slot, "it never opened its stream"});
-          },
-          meter_.job()),
+      sinks_(fsm_.plan().epoch.seats()),
+      trainers_(TrainerDeps()),
       initial_(&fsm_, &state_, [this] { waiters_.Fire(Waiters::kWritten); }),
-      intake_(&fsm_, &contributions_, &initial_, &audience_, deps.metrics),
-      reducer_(strand, deps.workers, &reduce::Kernels(deps.isa), &contributions_,
+      intake_(&fsm_, &contributions_, &initial_, &sinks_, deps.metrics),
+      reducer_(&strand_, deps.workers, &reduce::Kernels(deps.isa), &contributions_,
                [this](uint32_t extent, const ReducedNorm& reduced) { OnReduced(extent, reduced); }),
-      sweep_(SweepDeps()),
-      sender_(strand, &fsm_, &state_, &audience_,
-              [this](const absl::Status& status) { StorageFailed(status); }),
-      captures_(strand, &fsm_, &optim::Kernels(deps.isa), deps.executors, deps.clock, config.self) {
+      sweep_({.strand = &strand_,
+              .workers = deps.workers,
+              .rounds = this,
+              .fsm = &fsm_,
+              .contributions = &contributions_,
+              .state = &state_,
+              .sinks = &sinks_,
+              .stepped = [this] { OnStepped(); }}),
+      changes_({.strand = &strand_,
+                .rounds = this,
+                .fsm = &fsm_,
+                .reducer = &reducer_,
+                .placement = state_.placement.get(),
+                .waiters = &waiters_,
+                .config = config,
+                .engine = deps}),
+      captures_(CaptureDeps()) {}
+
+TrainerSessions::Deps RoundDriver::TrainerDeps() {
+  return {.strand = &strand_,
+          .rounds = this,
+          .fsm = &fsm_,
+          .state = &state_,
+          .sinks = &sinks_,
+          .waiters = &waiters_,
+          .clock = deps_.clock,
+          .config = config_,
+          .metrics = meter_.job()};
 }
 
-Sweep::Deps RoundDriver::SweepDeps() {
-  return {.strand = strand_,
-          .workers = deps_.workers,
+StateCaptures::Deps RoundDriver::CaptureDeps() {
+  return {.strand = &strand_,
+          .rounds = this,
           .fsm = &fsm_,
-          .contributions = &contributions_,
-          .state = &state_,
-          .audience = &audience_,
-          .stepped =
-              [this] {
-                if (BALLAST_MUTANT(kImageWhileApplying)) KeepImages();
-                meter_.Step(!sweep_.extents().empty());
-                // The FSM may have failed meanwhile; then the input has no effect.
-                Feed(SteppedInput{});
-              },
-          .measured =
-              [this](std::vector<RunSquares> squares) { Feed(MeasuredInput{std::move(squares)}); },
-          .failed = [this](const absl::Status& status) { FailLater(status); },
-          .storage_failed = [this](const absl::Status& status) { StorageFailed(status); }};
+          .initial = &initial_,
+          .waiters = &waiters_,
+          .kernels = &optim::Kernels(deps_.isa),
+          .executors = deps_.executors,
+          .clock = deps_.clock,
+          .server = config_.self};
 }
 
 void RoundDriver::Feed(const Input& input) {
-  strand_->AssertCurrent();
+  strand_.AssertCurrent();
   Effects effects;
   fsm_.Step(input, &effects);
   CarryOut(effects);
 }
 
+// An effect may feed the next input itself: a round that steps no extent is over at once. It does
+// so last, and the effects of that input come before the rest of this list.
 void RoundDriver::CarryOut(const Effects& effects) {
   const Overloaded carry_out{
       [this](const InitialComplete& effect) {
@@ -81,13 +109,13 @@ void RoundDriver::CarryOut(const Effects& effects) {
         if (fsm_.init_missing() == 0) waiters_.Fire(Waiters::kInitial);
       },
       [this](const AckSlot& effect) {
-        if (!audience_.Has(effect.slot)) return;
+        if (!sinks_.Has(effect.slot)) return;
         BALLAST_FAILPOINT("credit.before_tell");
-        audience_.Sink(effect.slot)->OnAck(MakeAck(effect.flush));
+        sinks_.Sink(effect.slot)->OnAck(MakeAck(fsm_, *log_, effect.flush));
         BALLAST_FAILPOINT("credit.after_tell");
       },
       [this](const MoveWindow&) {
-        audience_.Each([this](SlotSink* sink) { sink->OnAck(MakeAck(false)); });
+        sinks_.Each([ack = MakeAck(fsm_, *log_, false)](SlotSink* sink) { sink->OnAck(ack); });
       },
       [this](const ReduceExtent& effect) {
         const absl::Status started = reducer_.Start(fsm_, effect.extent);
@@ -95,6 +123,7 @@ void RoundDriver::CarryOut(const Effects& effects) {
       },
       [this](const SendVote& effect) {
         BALLAST_FAILPOINT("vote.before_tell");
+        // To all: there is no coordinator, and each server decides when it has every vote.
         const JobPlan& plan = fsm_.plan();
         for (const uint32_t server : plan.servers) {
           if (server == config_.self) continue;
@@ -104,40 +133,50 @@ void RoundDriver::CarryOut(const Effects& effects) {
       },
       [this](const MeasureRound& effect) { sweep_.Measure(effect.decision); },
       [this](const LogRatios& effect) {
-        log_->AppendRatios(effect.record, strand_->Callback([this](const absl::Status& status) {
+        // Before the step, which changes images: a restart steps the other extents by these, too.
+        log_->AppendRatios(effect.record, strand_.Callback([this](const absl::Status& status) {
           status.ok() ? Feed(DurableInput{}) : StorageFailed(status);
         }));
       },
-      [this](const FailSlot& effect) { audience_.Refuse(effect.slot, effect.status); },
+      [this](const FailSlot& effect) { trainers_.Refuse(effect.slot, effect.status); },
       [this](const auto& effect) { Do(effect); }};
   for (const Effect& effect : effects) std::visit(carry_out, effect);
 }
 
 // --- Collecting ---------------------------------------------------------------------------------
 
-void RoundDriver::Begin(uint32_t slot, const RoundBegin& begin) {
-  if (!audience_.Has(slot)) return;
-  if (const absl::Status st = momentum_.Check(fsm_.plan().spec, slot, begin); !st.ok()) {
-    audience_.Refuse(slot, st);
-    return Feed(SlotLostInput{slot, std::string(st.message())});
-  }
-  if (fsm_.phase() == Phase::kIdle) meter_.Begin();
-  meter_.Hear(slot);
-  Feed(BeginInput{slot, begin});
-  if (fsm_.phase() == Phase::kIdle) meter_.TakeBack();
+void RoundDriver::Begin(uint32_t slot, RoundBegin begin) {
+  strand_.Post([this, slot, begin = std::move(begin)] {
+    if (!sinks_.Has(slot)) return;
+    if (const absl::Status st = momentum_.Check(fsm_.plan().spec, slot, begin); !st.ok()) {
+      trainers_.Refuse(slot, st);
+      return Feed(SlotLostInput{slot, std::string(st.message())});
+    }
+    if (fsm_.phase() == Phase::kIdle) meter_.Begin();
+    meter_.Hear(slot);
+    Feed(BeginInput{slot, begin});
+    if (fsm_.phase() == Phase::kIdle) meter_.TakeBack();  // The FSM has refused it.
+  });
 }
 
 void RoundDriver::Frame(const FrameHeader& frame, Payload payload) {
-  const absl::StatusOr<bool> taken = intake_.Take(frame, payload);
-  if (!taken.ok()) return FailLater(taken.status());
-  if (!*taken) return;
-  meter_.Copy(frame.slot, frame.length_bytes);
-  // Its bytes count as received from here on, so that the acknowledgement that follows covers them.
-  payload = Payload();
-  Feed(FrameInput{frame});
+  // On the poller that read the frame, if the job has nothing else to do: a copy, never more.
+  strand_.Dispatch([this, frame, payload = std::move(payload)]() mutable {
+    const absl::StatusOr<bool> taken = intake_.Take(frame, payload);
+    if (!taken.ok()) return FailLater(taken.status());
+    if (!*taken) return;
+    meter_.Copy(frame.slot, frame.length_bytes);
+    // Its bytes count as received from here on, so that the acknowledgement that follows covers
+    // them.
+    payload = Payload();
+    Feed(FrameInput{frame});
+  });
 }
 
 void RoundDriver::OnReduced(uint32_t extent, const ReducedNorm& reduced) {
+  // To the log now, while later extents are still on the wire, so that little is left to write when
+  // the round is complete. And before Feed: the last extent makes the FSM prepare, and its PREPARE
+  // must come after all gradients that it covers.
   if (fsm_.durable()) {
     const GradientView grad = contributions_.Gradient(fsm_.layout(), extent);
     log_->AppendExtent({.at = {.epoch = fsm_.plan().epoch.epoch,
@@ -155,42 +194,40 @@ void RoundDriver::OnReduced(uint32_t extent, const ReducedNorm& reduced) {
   if (!reducer_.busy()) waiters_.Fire(Waiters::kReduced);
 }
 
-Ack RoundDriver::MakeAck(bool flush) const {
-  return {.round = fsm_.round(),
-          .window_base = fsm_.window_base(),
-          .durable_round = log_->durable_round(),
-          .applied_round = fsm_.round() - 1,
-          .flush = flush};
-}
-
 // --- Voting and applying ------------------------------------------------------------------------
 
+// A restart replays rounds from the images. If the first round were decided before all images of
+// initial weights exist, there would be nothing to replay it on.
+// DurableInput lets the vote out. A server that forgot its vote in a crash could vote differently
+// the second time, after its peers have decided by the first.
 void RoundDriver::Do(const PrepareRound& effect) {
   meter_.Prepare();
-  initial_.WhenDurable([this, record = effect.record] { PrepareNow(record); });
-}
-
-void RoundDriver::PrepareNow(const PreparedRecord& record) {
-  log_->Prepare(record, strand_->Callback([this](const absl::Status& status) {
-    if (!status.ok()) return StorageFailed(status);
-    Feed(DurableInput{});
-    waiters_.Fire(Waiters::kDurable);
-  }));
+  initial_.WhenDurable([this, record = effect.record] {
+    log_->Prepare(record, strand_.Callback([this](const absl::Status& status) {
+      if (!status.ok()) return StorageFailed(status);
+      Feed(DurableInput{});
+      waiters_.Fire(Waiters::kDurable);
+    }));
+  });
 }
 
 void RoundDriver::TellResult(uint64_t round, const Decision& decision,
-                             const Audience::WeightBytes& weight_bytes) {
+                             const SlotSinks::WeightBytes& weight_bytes) {
   meter_.Decide(decision);
   last_decision_ = DecisionRecord{fsm_.plan().epoch.epoch, round, decision};
   momentum_.OnDecision(fsm_.plan().spec, decision);
   BALLAST_PROBE(kDecided);
+  // No flush, and the trainers are told without one: all votes are durable, so after a crash they
+  // decide the same again.
   log_->AppendDecision(*last_decision_);
   RoundResult result = ResultOf(round, decision);
   result.collect_ns = meter_.collect_ns();
   result.vote_ns = meter_.vote_ns();
-  audience_.TellResult(result, weight_bytes);
+  sinks_.TellResult(result, weight_bytes);
 }
 
+// The plan first: the result tells every trainer how many bytes of weights follow. The result
+// before the sweep: weights go out extent by extent, and their receivers know of the round by then.
 void RoundDriver::Do(const ApplyRound& effect) {
   if (const absl::Status planned = sweep_.Plan(effect.decision, effect.ratios); !planned.ok()) {
     Feed(FailInput{planned});
@@ -199,6 +236,13 @@ void RoundDriver::Do(const ApplyRound& effect) {
   TellResult(fsm_.round(), effect.decision,
              [this](uint32_t slot) { return sweep_.WeightBytes(slot); });
   sweep_.Run();
+}
+
+void RoundDriver::OnStepped() {
+  if (BALLAST_MUTANT(kImageWhileApplying)) KeepImages();
+  meter_.Step(!sweep_.extents().empty());
+  // The FSM may have failed meanwhile; then the input has no effect.
+  Feed(SteppedInput{});
 }
 
 void RoundDriver::Do(const SkipRound& effect) {
@@ -223,13 +267,14 @@ void RoundDriver::Do(const OpenRound& effect) {
   BALLAST_PROBE(kRoundOver);
   contributions_.ReleaseAll();
   sweep_.ForgetLeftOut();
-  audience_.TellDone({.round = effect.round,
-                      .step_ns = meter_.step_ns(),
-                      .weight_overflows = sweep_.weight_overflows()});
+  sinks_.TellDone({.round = effect.round,
+                   .step_ns = meter_.step_ns(),
+                   .weight_overflows = sweep_.weight_overflows()});
   meter_.End(effect.round);
   state_.placement->OnRound(fsm_.round());
   KeepImages();
   captures_.OnRound();
+  // Last: an adoption or a growth may replace the registers, the log and the images used above.
   waiters_.Fire(Waiters::kApplied);
 }
 
@@ -241,8 +286,9 @@ void RoundDriver::KeepImages() {
 
 // --- Ends ---------------------------------------------------------------------------------------
 
+// Its callers are parts in the middle of an effect, whose state must be whole when the job ends.
 void RoundDriver::FailLater(const absl::Status& status) {
-  strand_->Post([this, status] { Feed(FailInput{status}); });
+  strand_.Post([this, status] { Feed(FailInput{status}); });
 }
 
 void RoundDriver::StorageFailed(const absl::Status& status) {
@@ -262,24 +308,11 @@ void RoundDriver::StorageFailed(const absl::Status& status) {
   }
 }
 
-// A server's shutdown, or the leave of all trainers, is no failure.
-void RoundDriver::LogEnd(const absl::Status& why) const {
-  const LogField run("run", fsm_.plan().spec.name), round("round", fsm_.round());
-  const Reason reason = ReasonOf(why);
-  if (reason != Reason::kShuttingDown && reason != Reason::kJobFinished) {
-    BALLAST_LOG(ERROR, run, round) << "job failed: " << why.message();
-  } else if (fsm_.durable() && reason == Reason::kShuttingDown) {
-    BALLAST_LOG(INFO, run, round) << "job waits for the next start of this server";
-  } else {
-    BALLAST_LOG(INFO, run, round) << "job ended: " << why.message();
-  }
-}
-
 void RoundDriver::Do(const FailJob& effect) {
   if (!failure_.ok()) return;
-  failure_ = effect.status;
-  LogEnd(effect.status);
-  audience_.Each([&](SlotSink* sink) { sink->OnError(effect.status); });
+  failure_ = effect.status;  // Before all else: waiting calls ask for it.
+  LogEnd(fsm_, effect.status);
+  sinks_.Each([&](SlotSink* sink) { sink->OnError(effect.status); });
   End();
 }
 
@@ -295,7 +328,7 @@ void RoundDriver::Do(const FinishJob&) {
 
 void RoundDriver::End() {
   meter_.GiveUp();
-  audience_.End();
+  trainers_.End();
   deps_.votes->DropVotes(fsm_.plan().job);
   // The files may be opened again once the end is reported, so nothing may write to them any more.
   // This waits for the disk; the job has nothing else to do.
@@ -306,16 +339,28 @@ void RoundDriver::End() {
   waiters_.Fire(Waiters::kWritten);
   waiters_.Fire(Waiters::kDurable);
   waiters_.Fire(Waiters::kApplied);
-  for (const Adoption& adoption : std::exchange(adopting_, {})) adoption.done(failure_);
+  changes_.End();
   if (on_end_) std::exchange(on_end_, nullptr)(failure_, fsm_.round());
 }
 
+void RoundDriver::Fail(absl::Status status) {
+  strand_.Post([this, status = std::move(status)] { Feed(FailInput{status}); });
+}
+
+void RoundDriver::FailUnopened(absl::Status status) {
+  strand_.Post([this, status = std::move(status)] {
+    if (!sinks_.opened()) Feed(FailInput{status});
+  });
+}
+
 void RoundDriver::OnEnd(std::function<void(const absl::Status&, uint64_t)> callback) {
-  if (failure_.ok()) {
-    on_end_ = std::move(callback);
-  } else {
-    callback(failure_, fsm_.round());
-  }
+  strand_.Post([this, callback = std::move(callback)] {
+    if (failure_.ok()) {
+      on_end_ = callback;
+    } else {
+      callback(failure_, fsm_.round());
+    }
+  });
 }
 
 }  // namespace ballast::server

@@ -1,25 +1,24 @@
-// RoundDriver: feeds the RoundFsm of one job at one server and carries out its effects. The driver
-// decides the order of all actions; each of its parts owns the state of one task:
+// RoundDriver: the engine of one job at one server. It feeds the RoundFsm and carries out its
+// effects, and so decides the order of all actions; each of its parts owns the state of one task:
 //
-//   Intake         a frame, from admission to its register
-//   Reducer        sums of complete extents
-//   Sweep          the step over the extents
-//   StateSender    state on its way out
-//   Audience       streams, seats, leases, messages to trainers
-//   InitialWeights the job's initial weights
-//   CaptureDesk    the state of a round for a snapshot
-//   GrownFiles     the files of the grown job
-//   Waiters        calls that wait for the round's progress
+//   TrainerSessions streams, seats, leases; state for one trainer (StateSender)
+//   PlanChanges     epochs and growth (GrownFiles)
+//   StateCaptures   the state of a round for a snapshot
+//   SlotSinks       open streams, messages to trainers
+//   Intake  a frame, from admission to its register
+//   InitialWeights  the job's initial weights
+//   Reducer         sums of complete extents
+//   Sweep           the step over the extents
+//   Waiters         calls that wait for the round's progress
 //
-// Rounds are in round_driver.cc; attaching, epochs, growth and restarts in round_driver_world.cc.
-// Comes from: Engine. Goes to: RoundFsm, the parts, RoundLog, VoteSink.
-// Thread safety: on the job's strand, except the constructor, Resume and window_extents.
+// Rounds are in round_driver.cc; restarts, peers, views and new plans in round_driver_world.cc.
+// Comes from: MakeEngine, then the calls of RoundEngine. Goes to: RoundFsm, the parts, RoundLog,
+// VoteSink.
+// Thread safety: RoundEngine from any thread, Open before all else; the rest on the job's strand.
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -30,15 +29,16 @@
 #include "absl/status/statusor.h"
 #include "common/bytes/payload.h"
 #include "server/durability/round_log.h"
-#include "server/engine/audience.h"
-#include "server/engine/capture_desk.h"
-#include "server/engine/grown_files.h"
 #include "server/engine/initial_weights.h"
 #include "server/engine/intake.h"
+#include "server/engine/plan_changes.h"
+#include "server/engine/round_control.h"
 #include "server/engine/round_engine.h"
 #include "server/engine/round_meter.h"
-#include "server/engine/state_sender.h"
+#include "server/engine/slot_sinks.h"
+#include "server/engine/state_captures.h"
 #include "server/engine/sweep.h"
+#include "server/engine/trainer_sessions.h"
 #include "server/extents/contributions.h"
 #include "server/extents/reducer.h"
 #include "server/recovery/recovery.h"
@@ -50,9 +50,9 @@
 
 namespace ballast::server {
 
-class RoundDriver {
+class RoundDriver final : public RoundEngine, private RoundControl {
  public:
-  // A driver's initial parts, made by Engine::Make.
+  // A driver's initial parts, made by MakeEngine.
   struct Parts {
     RoundFsm fsm;
     Contributions contributions;
@@ -60,59 +60,55 @@ class RoundDriver {
     std::shared_ptr<RoundLog> log;
   };
 
-  // `strand` and all objects in `deps` outlive this.
-  RoundDriver(JobStrand* strand, const EngineConfig& config, const EngineDeps& deps, Parts parts);
+  // All objects in `deps` outlive this.
+  RoundDriver(const EngineConfig& config, const EngineDeps& deps, Parts parts);
 
-  // Puts the driver of a durable job where the log ends. Before all else, on any thread.
-  void Resume(const Recovered& recovered);
-  // `log`, at first that of Parts, replaces the present log, and its images the state's. On the
-  // strand.
-  void UseLog(std::shared_ptr<RoundLog> log);
+  // Once, by the owner of the new driver, before all else: binds its strand to its lifetime, and
+  // puts a durable job, of which `recovered` is not null, where its log ends.
+  void Open(const Recovered* recovered);
 
-  // The rest is RoundEngine's, with the same meaning, on the strand.
-  void Start(bool restarted);
-  void Attach(const SlotHello& hello, const std::shared_ptr<SlotSink>& sink,
-              const std::function<void(absl::StatusOr<SlotWelcome>)>& done);
-  void Lose(uint32_t slot, const SlotSink* sink, const std::string& why,
-            std::chrono::nanoseconds silent_for);
-  void Begin(uint32_t slot, const RoundBegin& begin);
-  void Frame(const FrameHeader& frame, Payload payload);
-  void Leave(uint32_t slot, uint64_t incarnation);
-  void FetchState(uint32_t slot, uint64_t round, bool weights, const std::vector<uint32_t>& arrays);
-  void LosePeer(uint32_t server, const std::string& why);
-  void Seal(uint32_t epoch, const std::function<absl::Status(const JobPlan&)>& save,
-            const std::function<void(absl::StatusOr<SealAnswer>)>& done);
-  struct Adoption {
-    JobPlan plan;
-    uint32_t window_extents = 0;
-    std::function<absl::Status()> save;
-    std::function<void(absl::Status)> done;
-  };
-  void Adopt(const Adoption& adoption);
-  struct Growth {
-    JobPlan plan;
-    uint32_t window_extents = 0;
-    GrowthFiles files;
-    std::function<void(absl::Status)> done;
-  };
-  void Grow(const Growth& growth);
-  JobStatus Status() const;
-  void HoldState(const CaptureDesk::Held& done);
-  void OnEnd(std::function<void(const absl::Status&, uint64_t)> callback);
+  TrainerCalls& trainers() override { return trainers_; }
+  ChangeCalls& changes() override { return changes_; }
+  CaptureCalls& captures() override { return captures_; }
+  void Start(bool restarted) override;
+  void Begin(uint32_t slot, RoundBegin begin) override;
+  void Frame(const FrameHeader& frame, Payload payload) override;
+  void PeerVote(uint32_t epoch, uint64_t round, Vote vote,
+                std::function<void(const VoteAnswer&)> answer) override;
+  void VoteRefused(uint64_t round, absl::Status why) override;
+  void PeerLost(uint32_t server, std::string why) override;
+  void StateOfSeat(uint32_t slot, std::function<void(SeatState)> done) override;
+  void SlotGrows(uint32_t slot, bool grows) override;
+  void Status(std::function<void(JobStatus)> done) override;
+  void Fail(absl::Status status) override;
+  void FailUnopened(absl::Status status) override;
+  void OnEnd(std::function<void(const absl::Status& why, uint64_t round)> callback) override;
+  uint64_t job() const override { return job_; }
+  uint32_t window_extents() const override {
+    return window_extents_.load(std::memory_order_relaxed);
+  }
 
-  // Steps the FSM and carries out its effects in order.
-  void Feed(const Input& input);
-
+  // For the simulator, while the strand is idle.
   const RoundFsm& fsm() const { return fsm_; }
-  // Decision of the newest decided round; empty before the first.
-  const std::optional<DecisionRecord>& last_decision() const { return last_decision_; }
-  Audience& audience() { return audience_; }
-  CaptureDesk& captures() { return captures_; }
-  // Any thread.
-  uint32_t window_extents() const { return window_extents_.load(std::memory_order_relaxed); }
+  const std::optional<DecisionRecord>& last_decision() const override { return last_decision_; }
+  // The simulated process has ended: drops waiting tasks, and runs nothing any more.
+  void Abandon() { strand_.Close(); }
 
  private:
-  void CarryOut(const Effects& effects);
+  void Feed(const Input& input) override;
+  void CarryOut(const Effects& effects) override;
+  void FailLater(const absl::Status& status) override;
+  void StorageFailed(const absl::Status& status) override;
+  absl::Status EnterEpoch(const JobPlan& plan, uint32_t window_extents, Effects* effects) override;
+  absl::Status TakeGrown(const JobPlan& plan, uint32_t window_extents,
+                         std::shared_ptr<RoundLog> log) override;
+  const std::shared_ptr<RoundLog>& log() const override { return log_; }
+  const absl::Status& failure() const override { return failure_; }
+
+  void Resume(const Recovered& recovered);
+  // `log` replaces the present log, and its images the state's.
+  void UseLog(std::shared_ptr<RoundLog> log);
+
   void Do(const PrepareRound& effect);
   void Do(const ApplyRound& effect);
   void Do(const SkipRound& effect);
@@ -120,55 +116,38 @@ class RoundDriver {
   void Do(const FailJob& effect);
   void Do(const FinishJob& effect);
 
-  Sweep::Deps SweepDeps();
+  TrainerSessions::Deps TrainerDeps();
+  StateCaptures::Deps CaptureDeps();
+  void OnStepped();
   void OnReduced(uint32_t extent, const ReducedNorm& reduced);
-  void PrepareNow(const PreparedRecord& record);
   // The round is decided: tells the trainers, and the log.
   void TellResult(uint64_t round, const Decision& decision,
-                  const Audience::WeightBytes& weight_bytes);
-  Ack MakeAck(bool flush) const;
-  // Sends the whole result of the last round to a slot that missed its end.
-  void SendLastRound(uint32_t slot);
-  // An adoption is durable, and the workers are idle: the FSM changes its epoch.
-  void AdoptFlushed(const Adoption& adoption);
-  // The FSM has left the epoch `before`: drops everything that belonged to it.
-  absl::Status LeaveEpoch(const EpochRecord& before);
-  void GrowNow(const Growth& growth);
-  absl::Status CommitGrown(const Growth& growth);
-  // `log` is that of the grown files.
-  absl::Status TakeGrown(const JobPlan& plan, uint32_t window_extents,
-                         std::shared_ptr<RoundLog> log);
+                  const SlotSinks::WeightBytes& weight_bytes);
   // Starts the writes of due images, so that the log can forget.
   void KeepImages();
-  // Fails the job after the effects in progress.
-  void FailLater(const absl::Status& status);
-  // After a failed write or flush nothing may be assumed about the file: the process ends, and its
-  // next start continues from the durable state.
-  void StorageFailed(const absl::Status& status);
-  void LogEnd(const absl::Status& why) const;
   void End();
 
-  JobStrand* const strand_;
+  const uint64_t job_;
   const EngineConfig config_;
   const EngineDeps deps_;
   std::atomic<uint32_t> window_extents_;  // written on the strand
+  JobStrand strand_;
 
   RoundFsm fsm_;
   RoundMeter meter_;
   Contributions contributions_;
   ModelState state_;
   std::shared_ptr<RoundLog> log_;  // a capture may outlive its replacement
-  Audience audience_;
+  Waiters waiters_;
+  SlotSinks sinks_;
+  TrainerSessions trainers_;
   InitialWeights initial_;
   Intake intake_;
   Reducer reducer_;
   Sweep sweep_;
-  StateSender sender_;
-  CaptureDesk captures_;
-  GrownFiles grown_;
-  Waiters waiters_;
-  std::deque<Adoption> adopting_;  // wait for the disk, in the order of its answers
-  Effects start_effects_;          // what Start carries out
+  PlanChanges changes_;
+  StateCaptures captures_;
+  Effects start_effects_;  // Start carries them out
   std::optional<DecisionRecord> last_decision_;
   MomentumWatch momentum_;
   absl::Status failure_;  // why the job has ended; OK: it has not

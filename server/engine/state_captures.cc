@@ -1,4 +1,4 @@
-#include "server/engine/capture_desk.h"
+#include "server/engine/state_captures.h"
 
 #include <algorithm>
 #include <utility>
@@ -25,13 +25,24 @@ CapturedRound BeforeFirstRound(const JobPlan& plan, uint32_t self) {
 
 }  // namespace
 
-CaptureDesk::~CaptureDesk() {
+StateCaptures::~StateCaptures() {
   if (thread_ != nullptr) thread_->Shutdown();
 }
 
-void CaptureDesk::Hold(const std::shared_ptr<StateHolds>& log, bool there, const Held& done) {
+void StateCaptures::HoldState(Held done) {
+  deps_.strand->Post([this, done = std::move(done)] { HoldWhenWritten(done); });
+}
+
+void StateCaptures::HoldWhenWritten(const Held& done) {
+  if (!ended_.ok()) return done(ended_);
+  const bool there = deps_.rounds->last_decision().has_value() || fsm_->init_missing() == 0;
+  if (!there || deps_.initial->durable()) return Hold(there, done);
+  deps_.waiters->Add(Waiters::kWritten, [this, done] { HoldWhenWritten(done); });
+}
+
+void StateCaptures::Hold(bool there, const Held& done) {
   const std::string& name = fsm_->plan().spec.name;
-  const ErrorFields fields{.job = name, .server = static_cast<int>(server_)};
+  const ErrorFields fields{.job = name, .server = static_cast<int>(deps_.server)};
   if (!fsm_->durable()) {
     return done(ReasonedError(absl::StatusCode::kUnimplemented, Reason::kUnsupported,
                               absl::StrCat("job \"", name,
@@ -51,14 +62,14 @@ void CaptureDesk::Hold(const std::shared_ptr<StateHolds>& log, bool there, const
   if (log_ != nullptr || capturing_ != nullptr) {
     Release();
     return done(absl::AbortedError(
-        absl::StrCat("server ", server_, " still holds the state of job \"", name,
+        absl::StrCat("server ", deps_.server, " still holds the state of job \"", name,
                      "\" for an earlier snapshot and lets it go; take ", "the snapshot again")));
   }
   // The callback kept by the log's thread must not own the log, which would end on that thread.
-  log_ = log;
+  log_ = deps_.rounds->log();
   layout_version_ = fsm_->plan().layout_version;
   const auto held = std::make_shared<HeldState>();
-  log->Hold([held, done = strand_->Callback([this, held, done](const absl::Status& status) {
+  log_->Hold([held, done = deps_.strand->Callback([this, held, done](const absl::Status& status) {
     OnHeld(*held, status, done);
   })](absl::StatusOr<HeldState> found) {
     if (found.ok()) *held = *std::move(found);
@@ -66,8 +77,8 @@ void CaptureDesk::Hold(const std::shared_ptr<StateHolds>& log, bool there, const
   });
 }
 
-void CaptureDesk::OnHeld(const HeldState& held, const absl::Status& status, const Held& done) {
-  if (log_ == nullptr) return done(ended_);
+void StateCaptures::OnHeld(const HeldState& held, const absl::Status& status, const Held& done) {
+  if (log_ == nullptr) return done(ended_);  // The job has ended while the log was asked.
   const bool released = std::exchange(release_wanted_, false);
   if (status.ok() && !released) {
     held_ = held;
@@ -80,23 +91,25 @@ void CaptureDesk::OnHeld(const HeldState& held, const absl::Status& status, cons
   done(status.ok() ? GivenUp() : status);
 }
 
-absl::Status CaptureDesk::GivenUp() const {
+absl::Status StateCaptures::GivenUp() const {
   return ended_.ok() ? absl::AbortedError("the snapshot was given up") : ended_;
 }
 
-void CaptureDesk::Capture(uint64_t round, TakeExtent take, Captured done) {
-  if (!ended_.ok()) return done(ended_);
-  if (round == 0) return done(absl::InvalidArgumentError("there is no round 0"));
-  if (!held_.has_value() || order_.has_value()) {
-    return done(absl::FailedPreconditionError(
-        absl::StrCat("server ", server_, " holds no state of job \"", fsm_->plan().spec.name,
-                     "\" that could be captured; take the snapshot again")));
-  }
-  order_ = Order{round, std::move(take), std::move(done)};
-  OnRound();
+void StateCaptures::CaptureState(uint64_t round, TakeExtent take, Captured done) {
+  deps_.strand->Post([this, order = Order{round, std::move(take), std::move(done)}] {
+    if (!ended_.ok()) return order.done(ended_);
+    if (order.round == 0) return order.done(absl::InvalidArgumentError("there is no round 0"));
+    if (!held_.has_value() || order_.has_value()) {
+      return order.done(absl::FailedPreconditionError(
+          absl::StrCat("server ", deps_.server, " holds no state of job \"", fsm_->plan().spec.name,
+                       "\" that could be captured; take the snapshot again")));
+    }
+    order_ = order;
+    OnRound();
+  });
 }
 
-void CaptureDesk::OnRound() {
+void StateCaptures::OnRound() {
   if (!order_.has_value() || fsm_->round() < order_->round) return;
   Order order = *std::exchange(order_, std::nullopt);
   if (fsm_->plan().layout_version == layout_version_) return Start(std::move(order));
@@ -105,21 +118,22 @@ void CaptureDesk::OnRound() {
                                              "\" has grown meanwhile; take the snapshot again")));
 }
 
-void CaptureDesk::Start(Order order) {
-  if (thread_ == nullptr) thread_ = executors_->MakeExecutor("capture", 1, kBesideRounds);
+void StateCaptures::Start(Order order) {
+  if (thread_ == nullptr) thread_ = deps_.executors->MakeExecutor("capture", 1, kBesideRounds);
   capturing_ = CaptureRun::Start(
       {.layout = fsm_->layout(),
        .log = std::exchange(log_, nullptr),
        .held = *std::exchange(held_, std::nullopt),
        .round = order.round,
-       .kernels = kernels_,
+       .kernels = deps_.kernels,
        .optimizer = OptimizerOf(fsm_->plan().spec)},
-      std::move(order.take), thread_, paced_ ? clock_ : nullptr,
-      [this, end = strand_->Ending(), done = std::move(order.done),
-       start = BeforeFirstRound(fsm_->plan(), server_)](absl::StatusOr<CapturedRound> result) {
+      std::move(order.take), thread_, paced_ ? deps_.clock : nullptr,
+      [this, end = deps_.strand->Ending(), done = std::move(order.done),
+       start = BeforeFirstRound(fsm_->plan(), deps_.server)](absl::StatusOr<CapturedRound> result) {
         if (result.ok() && result->prepared.tensor_step.empty()) {
           result = start;
         }
+        // The owner of the snapshot waits for `done`, also after this engine's end.
         const auto over = [this, result, done](bool alive) {
           if (alive) {
             capturing_ = nullptr;
@@ -131,7 +145,11 @@ void CaptureDesk::Start(Order order) {
       });
 }
 
-void CaptureDesk::Release() {
+void StateCaptures::ReleaseState() {
+  deps_.strand->Post([this] { Release(); });
+}
+
+void StateCaptures::Release() {
   if (capturing_ != nullptr) capturing_->Cancel();  // It lets go itself.
   if (log_ == nullptr) return;
   if (!held_.has_value()) {
@@ -145,7 +163,7 @@ void CaptureDesk::Release() {
   std::exchange(order_, std::nullopt)->done(GivenUp());
 }
 
-void CaptureDesk::End(const absl::Status& why) {
+void StateCaptures::End(const absl::Status& why) {
   ended_ = why;
   Release();
   if (thread_ != nullptr) thread_->Shutdown();

@@ -1,16 +1,16 @@
-// CaptureDesk: the state of a round for a snapshot, at one server, one at a time.
+// StateCaptures: the state of a round for a snapshot, at one server, one at a time.
 //
 //   idle -Hold-> asking the log -held-> HELD -Capture-> WAITING for the round -begun-> CAPTURING
 //   CAPTURING -done-> idle;   Release or the end of the job -> idle
 //
 // The strand holds the state, which takes no time. A separate thread brings the state to the round
 // and hands it on. Rounds continue meanwhile, and the thread gives way to them.
-// Comes from: Engine (snapshots), RoundDriver (rounds that open, the end). Goes to: StateHolds,
-// CaptureRun. Thread safety: on the job's strand; a CaptureRun on its executor.
+// Comes from: SnapshotShare, RoundDriver (rounds that open, the end). Goes to: StateHolds,
+// CaptureRun. Thread safety: CaptureCalls from any thread, the rest on the job's strand; a
+// CaptureRun is on its executor.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 
@@ -20,38 +20,40 @@
 #include "common/threads/executor.h"
 #include "common/threads/executor_source.h"
 #include "server/durability/round_log.h"
+#include "server/engine/initial_weights.h"
+#include "server/engine/round_control.h"
+#include "server/engine/round_engine.h"
 #include "server/optim/dispatch.h"
 #include "server/recovery/capture.h"
 #include "server/round/job_strand.h"
 #include "server/round/round_fsm.h"
+#include "server/round/waiters.h"
 
 namespace ballast::server {
 
-class CaptureDesk {
+class StateCaptures final : public CaptureCalls {
  public:
-  using Held = std::function<void(absl::StatusOr<uint64_t> round)>;
-  using Captured = std::function<void(absl::StatusOr<CapturedRound>)>;
-
-  // All arguments outlive this. `executors` makes the thread of captures, which rest by `clock`;
-  // `server` is this server's id, for error texts.
-  CaptureDesk(JobStrand* strand, const RoundFsm* fsm, const optim::KernelTable* kernels,
-              ExecutorSource* executors, const Clock* clock, uint32_t server)
-      : strand_(strand),
-        fsm_(fsm),
-        kernels_(kernels),
-        executors_(executors),
-        clock_(clock),
-        server_(server) {}
+  struct Deps {
+    JobStrand* strand = nullptr;
+    const RoundControl* rounds = nullptr;
+    const RoundFsm* fsm = nullptr;
+    const InitialWeights* initial = nullptr;
+    Waiters* waiters = nullptr;
+    const optim::KernelTable* kernels = nullptr;
+    ExecutorSource* executors = nullptr;  // makes the thread of captures
+    const Clock* clock = nullptr;         // by which they rest
+    uint32_t server = 0;                  // this server's id, for error texts
+  };
+  // All objects in `deps` outlive this.
+  explicit StateCaptures(const Deps& deps) : deps_(deps), fsm_(deps.fsm) {}
   // Ends a capture's tasks before the objects that they use.
-  ~CaptureDesk();
-  CaptureDesk(const CaptureDesk&) = delete;
-  CaptureDesk& operator=(const CaptureDesk&) = delete;
+  ~StateCaptures();
+  StateCaptures(const StateCaptures&) = delete;
+  StateCaptures& operator=(const StateCaptures&) = delete;
 
-  // As RoundEngine's HoldState, CaptureState and ReleaseState. `there`: no initial weights are
-  // missing before the first round, and all received ones are durable.
-  void Hold(const std::shared_ptr<StateHolds>& log, bool there, const Held& done);
-  void Capture(uint64_t round, TakeExtent take, Captured done);
-  void Release();
+  void HoldState(Held done) override;
+  void CaptureState(uint64_t round, TakeExtent take, Captured done) override;
+  void ReleaseState() override;
 
   // A round has begun, perhaps the one that a capture waits for.
   void OnRound();
@@ -67,17 +69,18 @@ class CaptureDesk {
     Captured done;
   };
 
+  // Once all received initial weights are durable: the log's thread must find them in the files.
+  void HoldWhenWritten(const Held& done);
+  // `there`: no initial weights are missing before the first round.
+  void Hold(bool there, const Held& done);
   void OnHeld(const HeldState& held, const absl::Status& status, const Held& done);
   void Start(Order order);
+  void Release();
   // The error of a hold or capture broken off by the job's end or a Release.
   absl::Status GivenUp() const;
 
-  JobStrand* const strand_;
+  const Deps deps_;
   const RoundFsm* const fsm_;
-  const optim::KernelTable* const kernels_;
-  ExecutorSource* const executors_;
-  const Clock* const clock_;
-  const uint32_t server_;
 
   std::shared_ptr<StateHolds> log_;        // from Hold until a capture has it
   std::optional<HeldState> held_;          // once the log has said so

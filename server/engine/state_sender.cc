@@ -6,7 +6,7 @@ namespace ballast::server {
 
 void StateSender::Send(Order order) {
   auto stream = std::make_shared<Stream>();
-  stream->sink = audience_->Sink(order.slot);
+  stream->sink = sinks_->Sink(order.slot);
   stream->order = std::move(order);
   Continue(stream);
 }
@@ -17,7 +17,7 @@ std::shared_ptr<SlotSink> StateSender::Reader(const Stream& stream) const {
       phase != Phase::kApplying && phase != Phase::kFailed && phase != Phase::kFinished;
   if (!steady || fsm_->round() != stream.order.round) return nullptr;
   std::shared_ptr<SlotSink> sink = stream.sink.lock();
-  return audience_->Sink(stream.order.slot) == sink ? sink : nullptr;
+  return sinks_->Sink(stream.order.slot) == sink ? sink : nullptr;
 }
 
 void StateSender::Continue(const StreamRef& stream) {
@@ -39,7 +39,7 @@ void StateSender::Continue(const StreamRef& stream) {
     ++stream->next;
     ++stream->held;
     tier->Acquire(extent, [this, stream, extent](const absl::Status& status) {
-      status.ok() ? SendExtent(stream, extent) : storage_failed_(status);
+      status.ok() ? SendExtent(stream, extent) : rounds_->StorageFailed(status);
     });
   }
 }

@@ -3,7 +3,7 @@
 //
 // Arrays stay acquired until they are sent, of as many extents as the tier allows (read_depth): all
 // go out at once from memory, one after the other from NVMe.
-// Comes from: RoundDriver. Goes to: ModelState, SlotSinks.
+// Comes from: TrainerSessions. Goes to: ModelState, SlotSinks.
 // Thread safety: on the job's strand.
 #pragma once
 
@@ -13,8 +13,8 @@
 #include <memory>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "server/engine/audience.h"
+#include "server/engine/round_control.h"
+#include "server/engine/slot_sinks.h"
 #include "server/round/job_strand.h"
 #include "server/round/model_state.h"
 #include "server/round/round_fsm.h"
@@ -32,14 +32,10 @@ class StateSender {
     std::function<void()> end;  // runs when all is sent; may be empty
   };
 
-  // All arguments outlive this. `storage_failed` gets errors of the tier.
-  StateSender(JobStrand* strand, const RoundFsm* fsm, ModelState* state, const Audience* audience,
-              std::function<void(const absl::Status&)> storage_failed)
-      : strand_(strand),
-        fsm_(fsm),
-        state_(state),
-        audience_(audience),
-        storage_failed_(std::move(storage_failed)) {}
+  // All arguments outlive this. `rounds` gets errors of the tier.
+  StateSender(JobStrand* strand, const RoundFsm* fsm, ModelState* state, const SlotSinks* sinks,
+              RoundControl* rounds)
+      : strand_(strand), fsm_(fsm), state_(state), sinks_(sinks), rounds_(rounds) {}
 
   // Sends to the slot's present stream. A new stream of the slot, a step, or the end of the job
   // breaks it off.
@@ -67,8 +63,8 @@ class StateSender {
   JobStrand* const strand_;
   const RoundFsm* const fsm_;
   ModelState* const state_;
-  const Audience* const audience_;
-  const std::function<void(const absl::Status&)> storage_failed_;
+  const SlotSinks* const sinks_;
+  RoundControl* const rounds_;
 };
 
 }  // namespace ballast::server

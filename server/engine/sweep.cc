@@ -14,13 +14,20 @@ namespace ballast::server {
 
 Sweep::Sweep(Deps deps)
     : deps_(std::move(deps)),
-      first_pass_({.strand = deps_.strand,
-                   .workers = deps_.workers,
-                   .contributions = deps_.contributions,
-                   .state = deps_.state,
-                   .measured = deps_.measured,
-                   .storage_failed = deps_.storage_failed}),
-      walk_([this](uint32_t extent) { Step(extent); }, deps_.storage_failed) {}
+      first_pass_(
+          {.strand = deps_.strand,
+           .workers = deps_.workers,
+           .contributions = deps_.contributions,
+           .state = deps_.state,
+           .measured =
+               [rounds = deps_.rounds](std::vector<RunSquares> squares) {
+                 rounds->Feed(MeasuredInput{std::move(squares)});
+               },
+           .storage_failed = [rounds = deps_.rounds](
+                                 const absl::Status& status) { rounds->StorageFailed(status); }}),
+      walk_(
+          [this](uint32_t extent) { Step(extent); },
+          [rounds = deps_.rounds](const absl::Status& status) { rounds->StorageFailed(status); }) {}
 
 void Sweep::LeaveOut(const std::vector<uint32_t>& extents) {
   ahead_.insert(extents.begin(), extents.end());
@@ -38,10 +45,11 @@ absl::Status Sweep::RatiosLost(uint32_t extent) const {
 }
 
 void Sweep::Measure(const Decision& decision) {
-  if (const absl::Status planned = Plan(decision); !planned.ok()) return deps_.failed(planned);
+  if (const absl::Status planned = Plan(decision); !planned.ok())
+    return deps_.rounds->FailLater(planned);
   // The step of this round wrote the image after its ratios were durable, so the log has lost them.
   for (const uint32_t extent : extents_) {
-    if (ahead_.count(extent) != 0) return deps_.failed(RatiosLost(extent));
+    if (ahead_.count(extent) != 0) return deps_.rounds->FailLater(RatiosLost(extent));
   }
   first_pass_.Run(deps_.fsm->layout(), plan_, extents_);
 }
@@ -69,12 +77,15 @@ void Sweep::Step(uint32_t extent) {
   const Layout& layout = deps_.fsm->layout();
   ExtentStore* const store = &deps_.state->store;
   const absl::StatusOr<BufferRef> weight = deps_.state->weights.Acquire(layout, extent);
-  if (!weight.ok()) return deps_.failed(weight.status());
+  if (!weight.ok()) return deps_.rounds->FailLater(weight.status());
   if (ahead_.erase(extent) != 0 && !BALLAST_MUTANT(kApplyTwice)) {  // Stepped before the restart.
     store->ReadWeights(layout, extent, weight->data());
+    // Posted, since OnStepped moves the walk, which is in the middle of a step of its own.
     deps_.strand->Post([this, extent, buffer = *weight] { OnStepped(extent, 0, buffer); });
     return;
   }
+  // The workers use the plan, the store and the register without the strand, so both of their tasks
+  // keep the engine alive.
   const GradientView grad = deps_.contributions->Gradient(layout, extent);
   const ExtentStep step = StepOf(*plan_, layout, extent, grad.data, grad.dtype, weight->data());
   deps_.workers->Submit(
@@ -123,7 +134,7 @@ void Sweep::TellWeights(uint32_t extent, const BufferRef& weight) const {
                        .bytes = {weight.data(), layout.ExtentWireBytes(extent), weight.ToShared()}};
   BALLAST_FAILPOINT("weights.before_tell");
   for (const Member& member : deps_.fsm->plan().epoch.members) {
-    SlotSink* const sink = deps_.audience->Sink(member.slot).get();
+    SlotSink* const sink = deps_.sinks->Sink(member.slot).get();
     if (sink != nullptr && Gets(member.slot, extent)) sink->OnExtent(piece);
   }
   BALLAST_FAILPOINT("weights.after_tell");

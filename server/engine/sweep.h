@@ -5,7 +5,7 @@
 //
 // First layers come first, unless the tier chooses the other direction: the next forward pass needs
 // their weights first. LAMB's first pass is a sweep that only measures (FirstPass). Comes from:
-// RoundDriver (ApplyRound). Goes to: ModelState, Contributions, Audience (weights), RoundDriver
+// RoundDriver (ApplyRound). Goes to: ModelState, Contributions, SlotSinks (weights), RoundDriver
 // (SteppedInput). Thread safety: on the job's strand; tiles run on workers.
 #pragma once
 
@@ -18,7 +18,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/threads/worker_pool.h"
-#include "server/engine/audience.h"
+#include "server/engine/round_control.h"
+#include "server/engine/slot_sinks.h"
 #include "server/extents/contributions.h"
 #include "server/extents/first_pass.h"
 #include "server/extents/tier_walk.h"
@@ -34,14 +35,12 @@ class Sweep {
   struct Deps {
     JobStrand* strand = nullptr;
     WorkerPool* workers = nullptr;
+    RoundControl* rounds = nullptr;  // gets MeasuredInput, and errors of memory and of the tier
     const RoundFsm* fsm = nullptr;
     Contributions* contributions = nullptr;
     ModelState* state = nullptr;
-    const Audience* audience = nullptr;                       // gets the weights
-    std::function<void()> stepped;                            // all extents
-    std::function<void(std::vector<RunSquares>)> measured;    // as FirstPass'
-    std::function<void(const absl::Status&)> failed;          // out of memory
-    std::function<void(const absl::Status&)> storage_failed;  // of the tier
+    const SlotSinks* sinks = nullptr;  // get the weights
+    std::function<void()> stepped;     // all extents
   };
 
   // All objects in `deps` outlive this.
@@ -51,8 +50,8 @@ class Sweep {
   void LeaveOut(const std::vector<uint32_t>& extents);
   void ForgetLeftOut() { ahead_.clear(); }
 
-  // Measures the squares for LAMB's ratios in the FSM's round, which `decision` applies, and calls
-  // `measured`; no state changes. Or calls `failed`: MakeStepPlan's errors; DATA_LOSS STATE_LOST
+  // Measures the squares for LAMB's ratios in the FSM's round, which `decision` applies, and feeds
+  // MeasuredInput; no state changes. Or fails the job: MakeStepPlan's errors; DATA_LOSS STATE_LOST
   // when the step of this round has already changed an extent.
   void Measure(const Decision& decision);
   // Plans the step of the FSM's round by `decision`; `ratios` are LAMB's, else none. Errors:

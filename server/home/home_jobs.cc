@@ -294,7 +294,8 @@ void HomeJobs::Do(const Life& to, const home::SaveRecord& effect) {
 }
 
 void HomeJobs::Do(const Life&, const home::ExpectSlots& effect) {
-  if (const auto engine = host_->EngineOf(effect.job); engine != nullptr) engine->ExpectSlots();
+  if (const auto engine = host_->EngineOf(effect.job); engine != nullptr)
+    engine->trainers().ExpectSlots();
 }
 
 void HomeJobs::Do(const Life&, const home::DropAt& effect) {
@@ -361,7 +362,7 @@ void HomeJobs::Do(const Life& to, const home::LookAtSeat& effect) {
   if (engine == nullptr) {
     return Feed(to, home::FailInput{home::NoDurableJob(config_.self, effect.job)});
   }
-  engine->SlotOpen(effect.slot, [feed = Later(to), effect](const SeatUse& use) {
+  engine->trainers().SlotOpen(effect.slot, [feed = Later(to), effect](const SeatUse& use) {
     feed(home::SeatSeenInput{effect.slot, effect.ticket, use.open, use.anybody});
   });
 }

@@ -84,7 +84,7 @@ absl::StatusOr<std::unique_ptr<JobStorage>> LocalJobs::OpenStorage(const JobPlan
 void LocalJobs::StartRecovered() {
   for (const auto& engine : Engines()) {
     engine->Start(/*restarted=*/true);
-    engine->ExpectSlots();
+    engine->trainers().ExpectSlots();
   }
 }
 
@@ -114,7 +114,7 @@ absl::StatusOr<bool> LocalJobs::Retry(const QualifiedName& name) {
   if (plan->resting) return true;
   const std::shared_ptr<RoundEngine> engine = Find(plan->job);
   engine->Start(/*restarted=*/true);
-  engine->ExpectSlots();
+  engine->trainers().ExpectSlots();
   parts_.listener->OnJobReopened(*plan);
   return true;
 }
@@ -133,7 +133,7 @@ void LocalJobs::Seal(const SealCall& call,
     OnSealed(call, &sealed);
     done(sealed);
   };
-  Find(call.job)->Seal(call.epoch, save, parts_.strand->Bind(answer));
+  Find(call.job)->changes().Seal(call.epoch, save, parts_.strand->Bind(answer));
 }
 
 // Room for the next epoch is the job's own from now on: other jobs may be sealed meanwhile.
@@ -173,12 +173,14 @@ void LocalJobs::Adopt(const JobPlan& plan, const Done& done) {
   const MemoryPlan memory = PlanOfEpoch(plan, job, engine->window_extents());
   const bool same_world = plan.epoch.world() == job.plan.epoch.world();
   const uint32_t window = same_world ? engine->window_extents() : memory.window_extents;
-  const auto save = [store = parts_.store, plan] { return store->Save(plan); };
-  engine->Adopt(plan, window, save,
-                parts_.strand->Bind([this, plan, memory, done](const absl::Status& status) {
-                  if (status.ok()) OnAdopted(plan, memory);
-                  done(status);
-                }));
+  engine->changes().Adopt(
+      {.plan = plan,
+       .window_extents = window,
+       .save = [store = parts_.store, plan] { return store->Save(plan); },
+       .done = parts_.strand->Bind([this, plan, memory, done](const absl::Status& status) {
+         if (status.ok()) OnAdopted(plan, memory);
+         done(status);
+       })});
 }
 
 // Room for this world was kept since the seal. The record is final, even if this server has started
@@ -221,7 +223,8 @@ void LocalJobs::Extend(const JobPlan& plan, const Done& done) {
   // Sent again by a restarted home: the plan is known, and may already hold room for the next
   // epoch.
   if (plan.layout_version <= own.layout_version) {
-    return engine->Extend(plan, engine->window_extents(), files, parts_.strand->Bind(done));
+    return engine->changes().Extend(
+        {plan, engine->window_extents(), files, parts_.strand->Bind(done)});
   }
   // A home that lets the job grow has given up its change of epoch.
   if (plan.epoch.epoch == own.epoch.epoch) {
@@ -240,7 +243,7 @@ void LocalJobs::Extend(const JobPlan& plan, const Done& done) {
     if (!plan.growing) OnExtended(plan, before, status);
     done(status);
   };
-  engine->Extend(plan, memory->window_extents, files, parts_.strand->Bind(extended));
+  engine->changes().Extend({plan, memory->window_extents, files, parts_.strand->Bind(extended)});
 }
 
 void LocalJobs::OnExtended(const JobPlan& plan, const MemoryPlan& before,

@@ -171,7 +171,7 @@ absl::StatusOr<std::shared_ptr<RoundEngine>> LocalJobs::MakeEngine(
       parts_.strand->BindWeakly([this, job = plan.job](const absl::Status& why, uint64_t round) {
         OnEnded(job, why, round);
       }));
-  engine->OnSeatFree(parts_.strand->BindWeakly(
+  engine->trainers().OnSeatFree(parts_.strand->BindWeakly(
       [this, name = plan.name()](uint32_t slot, uint64_t incarnation, bool left) {
         parts_.listener->OnSeatFree(name, slot, incarnation, left);
       }));

@@ -31,7 +31,7 @@ void SnapshotShare::Hold(const SnapshotCall& call, const Done& done) {
   if (engine == nullptr || parts_.jobs->Get(call.job) == nullptr) {
     return done(parts_.self->NoDurableJob(call.job));
   }
-  engine->HoldState(held);
+  engine->captures().HoldState(held);
 }
 
 bool SnapshotShare::RestsHere(uint64_t job) const {
@@ -39,7 +39,8 @@ bool SnapshotShare::RestsHere(uint64_t job) const {
 }
 
 void SnapshotShare::Release(const SnapshotCall& call, const Done& done) {
-  if (const auto engine = parts_.jobs->Find(call.job); engine != nullptr) engine->ReleaseState();
+  if (const auto engine = parts_.jobs->Find(call.job); engine != nullptr)
+    engine->captures().ReleaseState();
   holds_->Release(call.job);
   if (!parts_.files->keeps()) return done(Answer());
   const auto drop = [files = parts_.files, call] {
@@ -85,9 +86,10 @@ void SnapshotShare::CaptureRunning(const SnapshotCall& call, const JobPlan& plan
   const auto capture = [this, call, engine = parts_.jobs->Find(call.job), done,
                         sync](const absl::StatusOr<Part>& part) {
     if (!part.ok()) return done(part.status());
-    engine->CaptureState(call.round, part->take,
-                         [owner = parts_.strand->owner().lock(), sync, file = part->file](
-                             const absl::StatusOr<CapturedRound>& end) { sync(file, end); });
+    engine->captures().CaptureState(
+        call.round, part->take,
+        [owner = parts_.strand->owner().lock(), sync,
+         file = part->file](const absl::StatusOr<CapturedRound>& end) { sync(file, end); });
   };
   parts_.work->Run(kShareThread, create, capture);
 }

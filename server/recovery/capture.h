@@ -1,6 +1,6 @@
 // Capture: builds the state at the beginning of a round, for every extent that a server owns, from
 // held images and logged rounds, while later rounds continue. CaptureSteps does the work, step by
-// step; CaptureRun puts the steps on an executor. Comes from: CaptureDesk, snapshots of resting
+// step; CaptureRun puts the steps on an executor. Comes from: StateCaptures, snapshots of resting
 // jobs. Goes to: RoundReplay, and to a TakeExtent. Thread safety: a step blocks on the disk; see
 // each class.
 #pragma once

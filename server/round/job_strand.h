@@ -1,6 +1,6 @@
 // JobStrand: the strand of one job as the parts of its engine use it. Its tasks run while the
-// engine lives, never after its end. Comes from: Engine. Goes to: the parts of RoundDriver. Thread
-// safety: Bind before all else; the rest from any thread.
+// engine lives, never after its end. Comes from: RoundDriver and its parts. Goes to: Strand.
+// Thread safety: Bind before all else; the rest from any thread.
 #pragma once
 
 #include <chrono>

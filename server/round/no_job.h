@@ -1,6 +1,6 @@
 // The answers to a caller that names an unknown job or another tenant's: one function for both, so
 // that the two answers do not differ.
-// Comes from: server/rpc, Audience, the job directory. Goes to: trainers, operators.
+// Comes from: server/rpc, TrainerSessions, the job directory. Goes to: trainers, operators.
 // Thread safety: pure functions.
 #pragma once
 

@@ -49,6 +49,8 @@ void RoundFsm::Restore(const Restored& restored, Effects* effects) {
   prepared_ = restored.prepared;
   outcome_.ratios = restored.ratios;
   if (BALLAST_MUTANT(kForgetPresence)) prepared_->present.assign(prepared_->present.size(), true);
+  // The PREPARE survived, and with it a vote that peers may have. So the round continues as if its
+  // flush had just ended, and the same vote is sent again.
   phase_ = Phase::kPreparing;
   OnDurable(DurableInput{}, effects);
 }
@@ -56,6 +58,8 @@ void RoundFsm::Restore(const Restored& restored, Effects* effects) {
 // The round is decided, and LAMB's ratios are logged or not yet known.
 void RoundFsm::Conclude(Effects* effects) {
   const Decision& decision = outcome_.decision;
+  // A restarted server may have ratios from its log: those of the state before a step that may be
+  // half done.
   if (TakesTwoPasses(OptimizerOf(plan_.spec), decision) && outcome_.ratios.empty()) {
     outcome_.stage = Outcome::Stage::kMeasuring;
     effects->push_back(MeasureRound{decision});
@@ -71,6 +75,7 @@ void RoundFsm::Conclude(Effects* effects) {
 }
 
 void RoundFsm::OnMeasured(const Input& input, Effects* effects) {
+  // The second vote is the first one with squares: a peer that lacks both needs only this one.
   prepared_->vote.squares = std::get<MeasuredInput>(input).squares;
   votes_[self_] = prepared_->vote;
   effects->push_back(SendVote{round_, prepared_->vote, prepared_->epoch});
@@ -84,6 +89,7 @@ void RoundFsm::MaybeSettle(Effects* effects) {
       MakeRatios({plan_, layout_, prepared_->present, tensor_step_, outcome_.decision, votes_});
   if (!ratios.ok()) return Fail(ratios.status(), effects);
   if (ratios->empty()) return;
+  // Durable before the step, which may overwrite the state that they were measured on.
   outcome_.ratios = *std::move(ratios);
   outcome_.stage = Outcome::Stage::kLogging;
   const Vote& own = prepared_->vote;
@@ -120,6 +126,8 @@ absl::Status RoundFsm::CheckSameRound(uint32_t slot_id, const RoundBegin& begin)
   return absl::OkStatus();
 }
 
+// Part of the vote: servers that got different begins from the trainers notice it before anything
+// is applied.
 uint32_t RoundFsm::ContributorDigest() const {
   uint32_t crc = CrcOfValue(round_, 0);
   const RoundBegin& lead = slots_[plan_.epoch.lead_trainer()].begin;
@@ -208,6 +216,7 @@ void RoundFsm::OnSeal(const Input&, Effects*) { sealed_ = !BALLAST_MUTANT(kPrepa
 
 std::optional<SealAnswer> RoundFsm::Sealed() const {
   if (BALLAST_MUTANT(kPrepareSealed)) return SealAnswer{round_, false};
+  // While a PREPARE is on its way to the disk neither answer is right: it may survive or not.
   if (!sealed_ || phase_ == Phase::kPreparing) return std::nullopt;
   const bool prepared = phase_ == Phase::kPrepared || phase_ == Phase::kApplying;
   return SealAnswer{round_, prepared && !BALLAST_MUTANT(kForgetPrepared), init_missing_ != 0};
@@ -216,6 +225,8 @@ std::optional<SealAnswer> RoundFsm::Sealed() const {
 absl::Status RoundFsm::Adopt(const JobPlan& plan, uint32_t window_extents, Effects* effects) {
   if (plan.epoch.epoch <= plan_.epoch.epoch) return absl::OkStatus();
   const uint64_t start = plan.epoch.start_round;
+  // A round that not all servers have prepared can be dropped: no server has decided it. One that
+  // all have prepared lies before `start`, since the home counts it as over.
   const bool can_drop =
       phase_ == Phase::kIdle || phase_ == Phase::kCollect || phase_ == Phase::kPrepared;
   if (round_ != start || !can_drop || plan.owner != plan_.owner) {
@@ -268,6 +279,7 @@ void RoundFsm::DropInit(bool all) {
 
 std::vector<uint32_t> RoundFsm::CompleteFor(uint32_t slot) const {
   std::vector<uint32_t> complete;
+  // From the PREPARE on the round needs no frame of anybody.
   const bool all = phase_ != Phase::kIdle && phase_ != Phase::kCollect;
   for (uint32_t position = 0; position < owned_.size(); ++position) {
     // The lead trainer may be about to upload, which it alone does, regardless of the sets.
@@ -352,6 +364,8 @@ std::string RoundFsm::UserState(uint32_t slot) const {
   return state == last_prepared_->user_state.end() ? "" : state->second;
 }
 
+// Of the open round, or of the last one: a peer that crashed before it decided that round has no
+// other way to learn this vote.
 std::optional<Vote> RoundFsm::OwnVoteOn(uint64_t round) const {
   const bool given = phase_ == Phase::kPrepared || phase_ == Phase::kApplying;
   if (round == round_ && given) return prepared_->vote;

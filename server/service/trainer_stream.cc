@@ -99,7 +99,7 @@ absl::Status TrainerStream::OnHello(const ClientInput& input) {
     outbox_ = std::make_unique<Outbox>(limits, identity_);
     state_ = State::kAttaching;
   }
-  engine->AttachSlot(
+  engine->trainers().AttachSlot(
       {identity_.slot, identity_.incarnation, identity_.epoch, hello.round(), call_->caller()},
       shared_from_this(),
       // Weak: the engine may keep this until the slot is free, and ends without calling it.
@@ -139,7 +139,7 @@ void TrainerStream::OnAttached(const std::shared_ptr<RoundEngine>& engine,
     }
   }
   if (over) {  // The call ended while the engine was asked.
-    engine->SlotLost(identity_.slot, this, kConnectionClosed);
+    engine->trainers().SlotLost({identity_.slot, this, kConnectionClosed});
     return;
   }
   ResolveMetrics(engine.get());
@@ -190,8 +190,8 @@ absl::Status TrainerStream::OnControl(const v1::ClientMessage& message) {
         return BadMessage(absl::StrCat("FetchState asks for ", fetch.arrays_size(),
                                        " arrays, limit ", kFetchArraysMax));
       }
-      engine_->FetchState(identity_.slot, fetch.round(), fetch.weights(),
-                          {fetch.arrays().begin(), fetch.arrays().end()});
+      const std::vector<uint32_t> arrays(fetch.arrays().begin(), fetch.arrays().end());
+      engine_->trainers().FetchState({identity_.slot, fetch.round(), fetch.weights(), arrays});
       return absl::OkStatus();
     }
     case v1::ClientMessage::kLeave: {
@@ -199,7 +199,7 @@ absl::Status TrainerStream::OnControl(const v1::ClientMessage& message) {
         MutexLock lock(&mu_);
         left_ = true;
       }
-      engine_->Leave(identity_.slot, identity_.incarnation);
+      engine_->trainers().Leave(identity_.slot, identity_.incarnation);
       return absl::OkStatus();
     }
     default:
@@ -299,7 +299,7 @@ void TrainerStream::OnDone(bool cancelled) {
     seated_ = false;
     engine.swap(engine_);
   }
-  if (lost) engine->SlotLost(identity_.slot, this, why);
+  if (lost) engine->trainers().SlotLost({identity_.slot, this, why});
 }
 
 }  // namespace ballast::server

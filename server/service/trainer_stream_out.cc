@@ -158,7 +158,7 @@ void TrainerStream::Lost(const std::string& why, std::chrono::nanoseconds silent
     seated_ = false;
     engine = engine_;
   }
-  engine->SlotLost(identity_.slot, this, why, silent_for);
+  engine->trainers().SlotLost({identity_.slot, this, why, silent_for});
 }
 
 bool TrainerStream::MayRead() const {

@@ -224,7 +224,7 @@ std::string Judge::CompareOpen(const Recovered& recovered, server::JobStorage* s
 // The engine's answer to a trainer that is at `round`.
 absl::Status Judge::AnswerTo(uint64_t round, RoundEngine* engine) const {
   std::promise<absl::Status> attached;
-  engine->AttachSlot(
+  engine->trainers().AttachSlot(
       {.slot = 0, .incarnation = server::testing::IncarnationOf(0), .epoch = 1, .round = round},
       std::make_shared<server::testing::RecordingSink>(workload_.layout().extents().size()),
       [&](const absl::StatusOr<server::SlotWelcome>& welcome) {
@@ -259,7 +259,7 @@ absl::StatusOr<SealAnswer> Judge::SealOf(const Image& image, uint32_t server,
   (*engine)->Start();
   if (trainer != nullptr) *trainer = AnswerTo(moment_.committed + 1, engine->get());
   std::promise<absl::StatusOr<SealAnswer>> sealed;
-  (*engine)->Seal(
+  (*engine)->changes().Seal(
       plan.epoch.epoch, [](const JobPlan&) { return absl::OkStatus(); },
       [&](const absl::StatusOr<SealAnswer>& answer) { sealed.set_value(answer); });
   auto answer = sealed.get_future().get();

@@ -167,7 +167,7 @@ void Workload::StartAll() {
     node.engine->Start();
     for (uint32_t slot = 0; slot < kWorld; ++slot) {
       node.sinks.push_back(std::make_shared<RecordingSink>(layout_.extents().size()));
-      node.engine->AttachSlot(
+      node.engine->trainers().AttachSlot(
           {.slot = slot, .incarnation = IncarnationOf(slot), .epoch = 1}, node.sinks.back(),
           [](const absl::StatusOr<SlotWelcome>& welcome) { BALLAST_CHECK(welcome.ok()); });
     }

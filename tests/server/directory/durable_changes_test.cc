@@ -139,9 +139,9 @@ TEST_F(DurableJobsTest, ASealThatIsRepeatedLateDoesNotUndoTheNextEpoch) {
   JobPlan next = plan;
   next.epoch.epoch = 2;
   Answer<absl::Status> adopted;
-  engine->Adopt(
-      next, engine->window_extents(),
-      [&] { return testing::MakeStore(cluster_->Disk(0))->Save(next); }, adopted.Setter());
+  engine->changes().Adopt({next, engine->window_extents(),
+                           [&] { return testing::MakeStore(cluster_->Disk(0))->Save(next); },
+                           adopted.Setter()});
   ASSERT_TRUE(adopted.Get().ok()) << adopted.Get();
   at_answer.Open();
   EXPECT_TRUE(repeated.Get().ok()) << "it was given in epoch 1";

@@ -110,7 +110,7 @@ class DurableDirectories : public PeerLink, public VoteSink {
   std::shared_ptr<RecordingSink> OpenStream(uint32_t id, uint64_t job, const SlotHello& hello) {
     auto sink = std::make_shared<RecordingSink>(16);  // more extents than the jobs here have
     Answer<absl::StatusOr<SlotWelcome>> welcome;
-    Engine(id, job)->AttachSlot(hello, sink, welcome.Setter());
+    Engine(id, job)->trainers().AttachSlot(hello, sink, welcome.Setter());
     EXPECT_TRUE(welcome.Get().ok()) << welcome.Get().status();
     return sink;
   }

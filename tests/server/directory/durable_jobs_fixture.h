@@ -63,7 +63,7 @@ class DurableJobsTest : public ::testing::Test {
       const std::shared_ptr<RoundEngine> engine = cluster_->Engine(id, job_);
       for (const uint32_t slot : {0u, 1u}) {
         OpenStream(id, slot, kFirst + slot);
-        engine->Leave(slot, kFirst + slot);
+        engine->trainers().Leave(slot, kFirst + slot);
       }
       Answer<JobStatus> snapshot;
       engine->Status(snapshot.Setter());

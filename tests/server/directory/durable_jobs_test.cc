@@ -58,7 +58,7 @@ TEST_F(DurableJobsTest, AJobWithoutAnyStreamRestsAtAllServersAndIsGoneOnWith) {
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(again->plan.job, job_);
   Answer<absl::StatusOr<SlotWelcome>> welcome;
-  cluster_->Engine(0, job_)->AttachSlot(
+  cluster_->Engine(0, job_)->trainers().AttachSlot(
       {.slot = 0, .incarnation = 900, .epoch = again->plan.epoch.epoch},
       std::make_shared<testing::RecordingSink>(16), welcome.Setter());
   ASSERT_TRUE(welcome.Get().ok()) << welcome.Get().status();
@@ -69,7 +69,7 @@ TEST_F(DurableJobsTest, AJobWithoutAnyStreamRestsAtAllServersAndIsGoneOnWith) {
 TEST_F(DurableJobsTest, AJobThatHadAStreamIsNotEndedForWantOfOne) {
   Make(1);
   const std::shared_ptr<RoundEngine> engine = cluster_->Engine(0, job_);
-  engine->SlotLost(0, OpenStream(0, 0, kFirst).get(), "gone");
+  engine->trainers().SlotLost({0, OpenStream(0, 0, kFirst).get(), "gone"});
   engine->FailUnopened(absl::AbortedError("no trainer came"));
   SettleSeats();
   EXPECT_FALSE(cluster_->Record(0, job_).resting);

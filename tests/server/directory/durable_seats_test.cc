@@ -91,7 +91,7 @@ TEST_F(DurableJobsTest, ASeatThatIsGivenUpMeanwhileGoesToTheOneWhoWaits) {
   AttachAnswer answer = Ask(1, 900);
   Settle(0);
   EXPECT_FALSE(answer.Has());
-  cluster_->Engine(0, job_)->SlotLost(1, sink.get(), "killed");
+  cluster_->Engine(0, job_)->trainers().SlotLost({1, sink.get(), "killed"});
   const auto result = answer.Get();
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->plan.epoch.members[1].incarnation, 900u);
@@ -103,7 +103,7 @@ TEST_F(DurableJobsTest, OfTwoProcessesThatAskForOneSeatTheLaterGetsIt) {
   AttachAnswer first = Ask(1, 900);
   AttachAnswer second = Ask(1, 901);
   EXPECT_EQ(first.Get().status().code(), absl::StatusCode::kCancelled);
-  cluster_->Engine(0, job_)->SlotLost(1, sink.get(), "killed");
+  cluster_->Engine(0, job_)->trainers().SlotLost({1, sink.get(), "killed"});
   ASSERT_TRUE(second.Get().ok()) << second.Get().status();
   EXPECT_EQ(second.Get()->plan.epoch.members[1].incarnation, 901u);
 }
@@ -127,7 +127,7 @@ TEST_F(DurableJobsTest, ANewcomerThatHangsUpDoesNotGetTheSeat) {
   AttachAnswer answer = Ask(call);
   cluster_->At(0)->trainers()->AttachCancelled({.name = "job"}, 1, 5);
   Settle(0);
-  cluster_->Engine(0, job_)->SlotLost(1, sink.get(), "killed");
+  cluster_->Engine(0, job_)->trainers().SlotLost({1, sink.get(), "killed"});
   // The next change, of the other seat, leaves this one alone.
   const auto result = Ask(0, 901).Get();
   ASSERT_TRUE(result.ok()) << result.status();

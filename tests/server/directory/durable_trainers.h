@@ -64,7 +64,7 @@ class Trainers {
     for (const auto& [key, sink] : std::exchange(sinks_, {})) {
       const auto engine =
           cluster_->At(key.first) == nullptr ? nullptr : cluster_->Engine(key.first, plan_.job);
-      if (engine != nullptr) engine->SlotLost(key.second, sink.get(), "it was killed");
+      if (engine != nullptr) engine->trainers().SlotLost({key.second, sink.get(), "it was killed"});
     }
   }
 
@@ -89,7 +89,7 @@ class Trainers {
     State state;
     for (const uint32_t id : servers_) {
       const auto engine = cluster_->Engine(id, plan_.job);
-      engine->FetchState(0, plan_.epoch.start_round + done_, false, {0, 1, 2});
+      engine->trainers().FetchState({0, plan_.epoch.start_round + done_, false, {0, 1, 2}});
       Answer<JobStatus> sent;
       engine->Status(sent.Setter());
       sent.Get();
@@ -104,7 +104,7 @@ class Trainers {
   void Leave() {
     for (const uint32_t id : servers_) {
       const auto engine = cluster_->Engine(id, plan_.job);
-      for (const uint32_t slot : {0u, 1u}) engine->Leave(slot, first_ + slot);
+      for (const uint32_t slot : {0u, 1u}) engine->trainers().Leave(slot, first_ + slot);
       while (!cluster_->Record(id, plan_.job).resting) {
         Answer<std::vector<JobStatus>> jobs;
         cluster_->At(id)->operators()->Status(jobs.Setter());

@@ -49,8 +49,8 @@ void Settle(DurableDirectories* cluster, uint32_t id) {
 // The process opens its stream.
 void OpenStream(RoundEngine* engine, uint32_t slot, uint64_t incarnation, uint32_t epoch = 1) {
   Answer<absl::StatusOr<SlotWelcome>> welcome;
-  engine->AttachSlot({.slot = slot, .incarnation = incarnation, .epoch = epoch},
-                     std::make_shared<RecordingSink>(8), welcome.Setter());
+  engine->trainers().AttachSlot({.slot = slot, .incarnation = incarnation, .epoch = epoch},
+                                std::make_shared<RecordingSink>(8), welcome.Setter());
   ASSERT_TRUE(welcome.Get().ok()) << welcome.Get().status();
 }
 
@@ -65,7 +65,7 @@ void FinishAt(DurableDirectories* cluster, uint32_t id, uint64_t job) {
   const std::shared_ptr<RoundEngine> engine = cluster->Engine(id, job);
   for (const uint32_t slot : {0u, 1u}) {
     ASSERT_NO_FATAL_FAILURE(OpenStream(engine.get(), slot, 100 + slot));
-    engine->Leave(slot, 100 + slot);
+    engine->trainers().Leave(slot, 100 + slot);
   }
   while (!cluster->Record(id, job).resting) Settle(cluster, id);
 }
@@ -92,7 +92,7 @@ TEST(HalfMadeJobs, AHomeThatGoesDownBeforeTheJobsEndIsOnItsDiskWakesThePeerThatR
   const std::shared_ptr<RoundEngine> engine = cluster.Engine(1, job);
   for (const uint32_t slot : {0u, 1u}) {
     ASSERT_NO_FATAL_FAILURE(OpenStream(engine.get(), slot, 100 + slot));
-    engine->Leave(slot, 100 + slot);
+    engine->trainers().Leave(slot, 100 + slot);
   }
   ASSERT_NO_FATAL_FAILURE(ExpectFinished(engine.get()));
   Settle(&cluster, 1);
@@ -114,7 +114,7 @@ TEST(HalfMadeJobs, AProcessThatWaitsForASeatOfAJobThatEndsIsAskedToCallAgain) {
   }
   AttachAnswer next = Ask(&cluster, 0, 200);
   // The seat that is waited for is the last one: free any earlier, it would be given away.
-  for (const uint32_t slot : {1u, 0u}) engine->Leave(slot, 100 + slot);
+  for (const uint32_t slot : {1u, 0u}) engine->trainers().Leave(slot, 100 + slot);
   EXPECT_EQ(next.Get().status().code(), absl::StatusCode::kUnavailable) << next.Get().status();
   for (const uint32_t slot : {0u, 1u}) {
     const auto answer = AskUntilAnswered(&cluster, slot, 200 + slot);
@@ -132,7 +132,7 @@ TEST(HalfMadeJobs, AJobThatOneProcessLooksIntoAfterItsEndRestsAgain) {
   ASSERT_FALSE(cluster.Record(0, job).resting);
   const std::shared_ptr<RoundEngine> engine = cluster.Engine(0, job);
   ASSERT_NO_FATAL_FAILURE(OpenStream(engine.get(), 0, 200, again->plan.epoch.epoch));
-  engine->Leave(0, 200);
+  engine->trainers().Leave(0, 200);
   ASSERT_NO_FATAL_FAILURE(ExpectFinished(engine.get()));
   Settle(&cluster, 0);
   EXPECT_TRUE(cluster.Record(0, job).resting);
@@ -297,11 +297,12 @@ TEST(MissedEnds, AJobThatATrainerLeftAtTheHomeOnlyRestsAtThePeerWhenItsLeaseIsOu
   const std::shared_ptr<RoundEngine> engine = cluster.Engine(1, job);
   const auto sink = std::make_shared<RecordingSink>(8);
   Answer<absl::StatusOr<SlotWelcome>> welcome;
-  engine->AttachSlot({.slot = 1, .incarnation = 101, .epoch = 1}, sink, welcome.Setter());
+  engine->trainers().AttachSlot({.slot = 1, .incarnation = 101, .epoch = 1}, sink,
+                                welcome.Setter());
   ASSERT_TRUE(welcome.Get().ok()) << welcome.Get().status();
   FinishAt(&cluster, 0, job);
   EXPECT_FALSE(cluster.Record(1, job).resting);
-  engine->SlotLost(1, sink.get(), "it was killed");
+  engine->trainers().SlotLost({1, sink.get(), "it was killed"});
   WaitUntilItRests(&cluster, 1, job);
 }
 
@@ -312,7 +313,7 @@ TEST(MissedEnds, AJobThatOneTrainerHasLeftEverywhereAndTheOtherAtTheHomeRestsAtT
   const std::shared_ptr<RoundEngine> engine = cluster.Engine(1, job);
   ASSERT_NO_FATAL_FAILURE(OpenStream(engine.get(), 1, 101));
   FinishAt(&cluster, 0, job);
-  engine->Leave(1, 101);
+  engine->trainers().Leave(1, 101);
   WaitUntilItRests(&cluster, 1, job);
 }
 
@@ -347,7 +348,7 @@ TEST(MissedEnds, ANewJobGetsTheRoomOfOneThatRestsAtItsHomeUnlessSomebodyIsStillI
     FinishAt(&cluster, 0, job);
     EXPECT_EQ(ReasonOf(MakeNext(&cluster, 400)), no_room) << "slot 0 has not left there";
     EXPECT_FALSE(cluster.Record(1, job).resting);
-    engine->Leave(0, 100);
+    engine->trainers().Leave(0, 100);
     EXPECT_TRUE(MakeNext(&cluster, 500).ok()) << MakeNext(&cluster, 500);
     EXPECT_TRUE(cluster.Record(1, job).resting);
   }

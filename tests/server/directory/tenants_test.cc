@@ -44,8 +44,9 @@ class TenantsTest : public DurableJobsTest {
   absl::Status Hello(uint32_t server, const Caller& caller, uint32_t slot) {
     Answer<absl::StatusOr<SlotWelcome>> welcome;
     cluster_->Engine(server, job_)
-        ->AttachSlot({.slot = slot, .incarnation = kFirst + slot, .epoch = 1, .caller = caller},
-                     std::make_shared<RecordingSink>(16), welcome.Setter());
+        ->trainers()
+        .AttachSlot({.slot = slot, .incarnation = kFirst + slot, .epoch = 1, .caller = caller},
+                    std::make_shared<RecordingSink>(16), welcome.Setter());
     return welcome.Get().status();
   }
   absl::Status DeleteAs(const Caller& caller, const std::string& name) {

@@ -56,7 +56,8 @@ class VariableWorldTest : public ::testing::Test {
       for (const uint32_t id : {0u, 1u}) OpenStream(id, slot, kFirst + slot);
     }
     for (const uint32_t slot : {0u, 1u}) {
-      for (const uint32_t id : {0u, 1u}) cluster_->Engine(id, job_)->Leave(slot, kFirst + slot);
+      for (const uint32_t id : {0u, 1u})
+        cluster_->Engine(id, job_)->trainers().Leave(slot, kFirst + slot);
     }
     for (const uint32_t id : {0u, 1u}) {
       while (!cluster_->Record(id, job_).resting) Settle(id);
@@ -175,7 +176,7 @@ TEST_F(VariableWorldTest, WhoLeavesIsNotWaitedFor) {
     OpenStream(id, 1, kFirst + 1);
   }
   // The first word of it may begin the next epoch, in which streams of this one are refused.
-  for (const uint32_t id : {0u, 1u}) cluster_->Engine(id, job_)->Leave(1, kFirst + 1);
+  for (const uint32_t id : {0u, 1u}) cluster_->Engine(id, job_)->trainers().Leave(1, kFirst + 1);
   EXPECT_EQ(SlotsOnceIn(2), (std::vector<uint32_t>{0}));
   EXPECT_EQ(ReasonOf(Ask(1, kFirst + 1).Get().status()), Reason::kUnspecified)
       << "with resume it may come again";
@@ -189,7 +190,8 @@ TEST_F(VariableWorldTest, WhenAllHaveLeftTheJobIsFinished) {
     }
   }
   for (const uint32_t slot : {0u, 1u}) {
-    for (const uint32_t id : {0u, 1u}) cluster_->Engine(id, job_)->Leave(slot, kFirst + slot);
+    for (const uint32_t id : {0u, 1u})
+      cluster_->Engine(id, job_)->trainers().Leave(slot, kFirst + slot);
   }
   for (const uint32_t id : {0u, 1u}) {
     while (!cluster_->Record(id, job_).resting) Settle(id);
@@ -206,9 +208,9 @@ TEST_F(VariableWorldTest, APeerThatFinishesBeforeItAdoptsEndsTheHomesJobToo) {
     for (const uint32_t slot : {0u, 1u}) OpenStream(id, slot, kFirst + slot);
   }
   cluster_->Keep("adopt", 1);
-  for (const uint32_t id : {1u, 0u}) cluster_->Engine(id, job_)->Leave(1, kFirst + 1);
+  for (const uint32_t id : {1u, 0u}) cluster_->Engine(id, job_)->trainers().Leave(1, kFirst + 1);
   cluster_->WaitForKept(1);
-  cluster_->Engine(1, job_)->Leave(0, kFirst);
+  cluster_->Engine(1, job_)->trainers().Leave(0, kFirst);
   while (!cluster_->Record(1, job_).resting) Settle(1);
   cluster_->KeepNoMore();
   cluster_->Release();
@@ -221,7 +223,7 @@ TEST_F(VariableWorldTest, WhoseLeaseRunsOutIsGoneOnWithout) {
   Make({.lease = kShort});
   OpenStream(0, 0, kFirst);
   const auto lost = OpenStream(0, 1, kFirst + 1);
-  cluster_->Engine(0, job_)->SlotLost(1, lost.get(), "killed");
+  cluster_->Engine(0, job_)->trainers().SlotLost({1, lost.get(), "killed"});
   EXPECT_EQ(SlotsOnceIn(2), (std::vector<uint32_t>{0}));
   // Woken up, it is told that it is nobody: it must not make a job of the name, nor take the seat.
   AttachCall zombie = Call(1, kFirst + 1);
@@ -235,7 +237,7 @@ TEST_F(VariableWorldTest, WhoIsBackBeforeItsLeaseRunsOutStays) {
   Make({.lease = std::chrono::hours(1)});
   OpenStream(0, 0, kFirst);
   const auto lost = OpenStream(0, 1, kFirst + 1);
-  cluster_->Engine(0, job_)->SlotLost(1, lost.get(), "a switch was rebooted");
+  cluster_->Engine(0, job_)->trainers().SlotLost({1, lost.get(), "a switch was rebooted"});
   OpenStream(0, 1, kFirst + 1);
   EXPECT_EQ(EpochNow(), 1u);
 }
@@ -243,7 +245,7 @@ TEST_F(VariableWorldTest, WhoIsBackBeforeItsLeaseRunsOutStays) {
 TEST_F(VariableWorldTest, InAFixedWorldAnEmptySeatIsKept) {
   Make({.lease = std::chrono::milliseconds(1)}, /*variable=*/false);
   const auto lost = OpenStream(0, 1, kFirst + 1);
-  cluster_->Engine(0, job_)->SlotLost(1, lost.get(), "killed");
+  cluster_->Engine(0, job_)->trainers().SlotLost({1, lost.get(), "killed"});
   ASSERT_TRUE(Ask(1, 900).Get().ok());
   EXPECT_EQ(SlotsOnceIn(2), (std::vector<uint32_t>{0, 1}));
 }
@@ -336,7 +338,7 @@ TEST_F(VariableWorldTest, WhoIsLostIsWaitedForWhenTooFewWouldBeLeft) {
   Make({.lease = std::chrono::milliseconds(1)});
   for (const uint32_t slot : {0u, 1u}) OpenStream(0, slot, kFirst + slot);
   const auto lost = OpenStream(0, 1, kFirst + 1);
-  cluster_->Engine(0, job_)->SlotLost(1, lost.get(), "killed");
+  cluster_->Engine(0, job_)->trainers().SlotLost({1, lost.get(), "killed"});
   cluster_->PassTime(0, std::chrono::milliseconds(100));
   EXPECT_EQ(EpochNow(), 1u);
   AttachAnswer next = Ask(1, 901);
@@ -357,20 +359,22 @@ TEST_F(VariableWorldTest, AllTrainersOfANewJobAskForTheSame) {
 TEST_F(VariableWorldTest, AProcessThatFellSilentKeepsItsSeatForTheRestOfItsLease) {
   Make({.lease = std::chrono::hours(1)}, /*variable=*/false);
   const auto hung = OpenStream(0, 1, kFirst + 1);
-  cluster_->Engine(0, job_)->SlotLost(1, hung.get(), "no heartbeat", std::chrono::seconds(3));
+  cluster_->Engine(0, job_)->trainers().SlotLost(
+      {1, hung.get(), "no heartbeat", std::chrono::seconds(3)});
   AttachAnswer newcomer = Ask(1, 900);
   for (int i = 0; i < 20; ++i) Settle(0);
   EXPECT_FALSE(newcomer.Has());
   // Its end, once the process is killed, frees the seat.
   const auto again = OpenStream(0, 1, kFirst + 1);
-  cluster_->Engine(0, job_)->SlotLost(1, again.get(), "its connection closed");
+  cluster_->Engine(0, job_)->trainers().SlotLost({1, again.get(), "its connection closed"});
   ASSERT_TRUE(newcomer.Get().ok()) << newcomer.Get().status();
 }
 
 TEST_F(VariableWorldTest, AfterItsLeaseAnotherMayHaveTheSeatOfASilentProcess) {
   Make({.lease = kShort}, /*variable=*/false);
   const auto hung = OpenStream(0, 1, kFirst + 1);
-  cluster_->Engine(0, job_)->SlotLost(1, hung.get(), "no heartbeat", std::chrono::milliseconds(10));
+  cluster_->Engine(0, job_)->trainers().SlotLost(
+      {1, hung.get(), "no heartbeat", std::chrono::milliseconds(10)});
   const auto newcomer = Ask(1, 900).Get();
   ASSERT_TRUE(newcomer.ok()) << newcomer.status();
   EXPECT_TRUE(newcomer->plan.epoch.Holds(1, 900));
@@ -383,7 +387,7 @@ TEST_F(VariableWorldTest, ARestartOfTheHomeGivesNoSeatAwayWhoseProcessIsOnItsWay
   for (int i = 0; i < 20; ++i) Settle(0);
   EXPECT_FALSE(impostor.Has());
   const auto back = OpenStream(0, 1, kFirst + 1);
-  cluster_->Engine(0, job_)->SlotLost(1, back.get(), "killed");
+  cluster_->Engine(0, job_)->trainers().SlotLost({1, back.get(), "killed"});
   ASSERT_TRUE(impostor.Get().ok()) << impostor.Get().status();
 }
 
@@ -393,7 +397,8 @@ TEST_F(VariableWorldTest, TheHomeTellsTheOthersWhoIsAwayAndWhoIsBack) {
   const auto elsewhere = OpenStream(1, 0, kFirst);
   for (const uint32_t id : {0u, 1u}) {
     const auto lost = OpenStream(id, 1, kFirst + 1);
-    cluster_->Engine(id, job_)->SlotLost(1, lost.get(), "no heartbeat", std::chrono::minutes(30));
+    cluster_->Engine(id, job_)->trainers().SlotLost(
+        {1, lost.get(), "no heartbeat", std::chrono::minutes(30)});
   }
   const auto late = OpenStream(0, 0, kFirst);  // A new stream is told, too.
   OpenStream(0, 1, kFirst + 1);
@@ -469,7 +474,7 @@ TEST_F(VariableWorldTest, ASeatIsWaitedForWhileAServerIsAway) {
   cluster_->At(0)->PeerLost(1, "killed");
   Settle(0);
   EXPECT_FALSE(newcomer.Has());
-  cluster_->Engine(0, job_)->SlotLost(1, sink.get(), "killed");
+  cluster_->Engine(0, job_)->trainers().SlotLost({1, sink.get(), "killed"});
   EXPECT_TRUE(newcomer.Get().ok()) << newcomer.Get().status();
 }
 

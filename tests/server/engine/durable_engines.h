@@ -100,8 +100,9 @@ class DurableCluster : public VoteSink {
     EpochChange change(plan_);
     for (const uint32_t id : plan_.servers) {
       std::promise<absl::StatusOr<SealAnswer>> sealed;
-      Engine(id)->Seal(plan_.epoch.epoch, Save(id),
-                       [&](const absl::StatusOr<SealAnswer>& answer) { sealed.set_value(answer); });
+      Engine(id)->changes().Seal(
+          plan_.epoch.epoch, Save(id),
+          [&](const absl::StatusOr<SealAnswer>& answer) { sealed.set_value(answer); });
       const absl::StatusOr<SealAnswer> answer = sealed.get_future().get();
       ASSERT_TRUE(answer.ok()) << answer.status();
       change.OnSealed(id, *answer);
@@ -113,9 +114,8 @@ class DurableCluster : public VoteSink {
     plan_ = *next;
     for (const uint32_t id : plan_.servers) {
       std::promise<absl::Status> adopted;
-      Engine(id)->Adopt(
-          plan_, 64, [this, id] { return Save(id)(plan_); },
-          [&](const absl::Status& status) { adopted.set_value(status); });
+      Engine(id)->changes().Adopt({plan_, 64, [this, id] { return Save(id)(plan_); },
+                                   [&](const absl::Status& status) { adopted.set_value(status); }});
       const absl::Status status = adopted.get_future().get();
       ASSERT_TRUE(status.ok()) << status;
       between();
@@ -259,7 +259,7 @@ class Trainer {
     CondVar cv;
     absl::StatusOr<SlotWelcome> answer = absl::UnknownError("no answer");
     bool done = false;
-    cluster_->Engine(id)->AttachSlot(
+    cluster_->Engine(id)->trainers().AttachSlot(
         {.slot = slot_,
          .incarnation = cluster_->plan().epoch.members[slot_].incarnation,
          .epoch = cluster_->plan().epoch.epoch,
@@ -356,7 +356,7 @@ class Trainer {
         MutexLock lock(&sink->mu_);
         sink->state_.clear();
       }
-      cluster_->Engine(id)->FetchState(slot_, round_, false, {0, 1, 2});
+      cluster_->Engine(id)->trainers().FetchState({slot_, round_, false, {0, 1, 2}});
     }
     const Layout& layout = cluster_->layout();
     for (uint32_t e = 0; e < layout.extents().size(); ++e) {

@@ -126,7 +126,7 @@ class Cluster : public VoteSink {
       engines_[id]->Start();
       for (uint32_t s = 0; s < plan_.spec.world; ++s) {
         sinks_[{id, s}] = std::make_shared<RecordingSink>(layout_.extents().size());
-        engines_[id]->AttachSlot(
+        engines_[id]->trainers().AttachSlot(
             {.slot = s, .incarnation = IncarnationOf(s), .epoch = 1}, sinks_[{id, s}],
             [](const absl::StatusOr<SlotWelcome>& welcome) { ASSERT_TRUE(welcome.ok()); });
       }
@@ -197,7 +197,7 @@ class Cluster : public VoteSink {
   // Masters, m and v of version `round`, which is open and which slot 0 has not begun.
   std::vector<std::vector<std::vector<float>>> FetchArrays(uint64_t round) {
     for (auto& [id, engine] : engines_) {
-      engine->FetchState(0, round, false, {0, 1, 2});
+      engine->trainers().FetchState({0, round, false, {0, 1, 2}});
       SyncPoint fetched;  // Earlier tasks of the strand have run.
       engine->Status([&](const JobStatus&) { fetched.Reach(); });
       fetched.Await();

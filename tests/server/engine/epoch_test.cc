@@ -101,8 +101,8 @@ class EpochTest : public ::testing::Test, public VoteSink {
   absl::Status Attach(uint32_t epoch, uint64_t incarnation = IncarnationOf(0)) {
     sink_ = std::make_shared<RecordingSink>(layout_.extents().size());
     Answer<absl::StatusOr<SlotWelcome>> welcome;
-    engine_->AttachSlot({.slot = 0, .incarnation = incarnation, .epoch = epoch}, sink_,
-                        welcome.Setter());
+    engine_->trainers().AttachSlot({.slot = 0, .incarnation = incarnation, .epoch = epoch}, sink_,
+                                   welcome.Setter());
     return welcome.Get().status();
   }
   void Send(FrameKind kind, uint64_t round, float value) {
@@ -161,7 +161,7 @@ class EpochTest : public ::testing::Test, public VoteSink {
   }
   absl::StatusOr<SealAnswer> Seal(uint32_t epoch) {
     Sealed sealed;
-    engine_->Seal(epoch, Saver(), sealed.Setter());
+    engine_->changes().Seal(epoch, Saver(), sealed.Setter());
     return sealed.Get();
   }
   // Stores a sealed plan as the directory does.
@@ -185,8 +185,7 @@ class EpochTest : public ::testing::Test, public VoteSink {
   }
   absl::Status Adopt(const JobPlan& plan) {
     Answer<absl::Status> adopted;
-    engine_->Adopt(
-        plan, 64, [&, plan] { return Saver()(plan); }, adopted.Setter());
+    engine_->changes().Adopt({plan, 64, [&, plan] { return Saver()(plan); }, adopted.Setter()});
     return adopted.Get();
   }
 
@@ -267,7 +266,7 @@ TEST_F(EpochTest, ASealThatWaitsForAVoteGetsTheErrorWhenTheJobEnds) {
   Push(1);
   Failpoints::WaitForPause("log.before_sync");
   Sealed sealed;
-  engine_->Seal(1, Saver(), sealed.Setter());
+  engine_->changes().Seal(1, Saver(), sealed.Setter());
   Status();  // The seal waits now.
   disk_.Fail(MemoryDisk::Operation::kSync, 1, EIO);
   Failpoints::Reset();
@@ -282,8 +281,7 @@ TEST_F(EpochTest, AnAdoptionThatWaitsForTheDiskGetsTheErrorWhenTheJobEnds) {
   Push(1);
   Failpoints::WaitForPause("log.before_sync");
   Answer<absl::Status> adopted;
-  engine_->Adopt(
-      NextPlan(1), 64, [] { return absl::OkStatus(); }, adopted.Setter());
+  engine_->changes().Adopt({NextPlan(1), 64, [] { return absl::OkStatus(); }, adopted.Setter()});
   Status();  // The adoption waits now.
   engine_->Fail(absl::CancelledError("the test ends it"));
   std::this_thread::sleep_for(std::chrono::milliseconds(50));  // The job is closing its log.
@@ -343,7 +341,7 @@ TEST_F(EpochTest, AnEpochWhoseMembersHaveAllLeftIsAdoptedBeforeTheJobEnds) {
   both.epoch.members = {plan_.epoch.members[0], {1, 900}};
   both.epoch.contributors = AllContribute(both.epoch.members, both.spec.group_count);
   ASSERT_TRUE(Adopt(both).ok());
-  engine_->Leave(0, IncarnationOf(0));
+  engine_->trainers().Leave(0, IncarnationOf(0));
   JobPlan first = both;
   first.epoch = plan_.epoch;
   first.epoch.epoch = 3;
@@ -353,9 +351,8 @@ TEST_F(EpochTest, AnEpochWhoseMembersHaveAllLeftIsAdoptedBeforeTheJobEnds) {
     heard.emplace_back("ended");
     ended.Setter()(true);
   });
-  engine_->Adopt(
-      first, 64, [] { return absl::OkStatus(); },
-      [&](const absl::Status&) { heard.emplace_back("adopted"); });
+  engine_->changes().Adopt({first, 64, [] { return absl::OkStatus(); },
+                            [&](const absl::Status&) { heard.emplace_back("adopted"); }});
   ended.Get();
   Status();
   EXPECT_EQ(heard, (std::vector<std::string>{"adopted", "ended"}));
@@ -391,8 +388,7 @@ TEST_F(EpochTest, AServerThatStillOwesTheRoundBeforeAdoptsWhenItIsOver) {
   ASSERT_TRUE(Seal(1)->prepared);
   const JobPlan next = NextPlan(2);
   Answer<absl::Status> adopted;
-  engine_->Adopt(
-      next, 64, [&] { return Saver()(next); }, adopted.Setter());
+  engine_->changes().Adopt({next, 64, [&] { return Saver()(next); }, adopted.Setter()});
   Status();
   EXPECT_FALSE(adopted.Has());
   AnswerVote(1, vote);
@@ -439,8 +435,7 @@ TEST_F(EpochTest, ARecordThatCannotBeSavedIsNotAdopted) {
   }
   const JobPlan next = NextPlan(1);
   Answer<absl::Status> adopted;
-  engine_->Adopt(
-      next, 64, [&] { return Saver()(next); }, adopted.Setter());
+  engine_->changes().Adopt({next, 64, [&] { return Saver()(next); }, adopted.Setter()});
   while (storage_failures_ == 0) Status();
   EXPECT_FALSE(adopted.Has());
   EXPECT_TRUE(Attach(1).ok()) << "the old epoch";
@@ -503,13 +498,13 @@ TEST_F(EpochTest, APeerThatIsTwoRoundsBehindIsToldThatItsDiskHasLostVotes) {
 TEST_F(EpochTest, ASeatIsOpenWhileItsStreamIsAndWhileItsProcessIsOnItsWayBack) {
   const auto open = [this] {
     Answer<SeatUse> answer;
-    engine_->SlotOpen(0, answer.Setter());
+    engine_->trainers().SlotOpen(0, answer.Setter());
     return answer.Get().open;
   };
   EXPECT_FALSE(open());
   ASSERT_TRUE(Attach(1).ok());
   EXPECT_TRUE(open());
-  engine_->SlotLost(0, sink_.get(), "killed");
+  engine_->trainers().SlotLost({0, sink_.get(), "killed"});
   EXPECT_FALSE(open());
   ASSERT_TRUE(Attach(1).ok());
   JobPlan next = NextPlan(1);
@@ -517,23 +512,23 @@ TEST_F(EpochTest, ASeatIsOpenWhileItsStreamIsAndWhileItsProcessIsOnItsWayBack) {
   ASSERT_TRUE(Adopt(next).ok());
   EXPECT_TRUE(open()) << "told to attach again";
   ASSERT_TRUE(Attach(2).ok());
-  engine_->SlotLost(0, sink_.get(), "killed");
+  engine_->trainers().SlotLost({0, sink_.get(), "killed"});
   EXPECT_FALSE(open()) << "it came, and went";
   Answer<SeatUse> other;
-  engine_->SlotOpen(7, other.Setter());
+  engine_->trainers().SlotOpen(7, other.Setter());
   EXPECT_FALSE(other.Get().open) << "no such seat";
 }
 
 TEST_F(EpochTest, SomebodyIsThereWhileAnyStreamIsOpen) {
   const auto anybody = [this] {
     Answer<SeatUse> answer;
-    engine_->SlotOpen(7, answer.Setter());
+    engine_->trainers().SlotOpen(7, answer.Setter());
     return answer.Get().anybody;
   };
   EXPECT_FALSE(anybody());
   ASSERT_TRUE(Attach(1).ok());
   EXPECT_TRUE(anybody());
-  engine_->SlotLost(0, sink_.get(), "killed");
+  engine_->trainers().SlotLost({0, sink_.get(), "killed"});
   EXPECT_FALSE(anybody());
 }
 
@@ -571,7 +566,7 @@ TEST_F(EpochTest, TheEndIsToldWhenNothingIsWrittenAnyMore) {
   std::atomic<bool> let_go{false};
   Answer<bool> told_after;
   engine_->OnEnd([&](const absl::Status&, uint64_t) { told_after.Setter()(let_go); });
-  engine_->Leave(0, IncarnationOf(0));
+  engine_->trainers().Leave(0, IncarnationOf(0));
   // Time for the engine to tell it too early: many turns of the same threads.
   for (int turn = 0; turn < 200; ++turn) {
     Answer<int> done;

@@ -131,7 +131,7 @@ INSTANTIATE_TEST_SUITE_P(Servers, SkippedRounds, ::testing::Values(1, 2, 7));
 TEST(RoundEngineTest, FetchWaitsForTheInitialWeights) {
   const std::vector<int64_t> sizes = {100};
   Cluster cluster(MakePlan(sizes, 2, {0}));
-  cluster.engines_[0]->FetchState(1, 1, true, {0});
+  cluster.engines_[0]->trainers().FetchState({1, 1, true, {0}});
   const auto init = Random(sizes, 1);
   cluster.Send(FrameKind::kInit, 0, 1, init);
   cluster.Begin(0, MakeBegin(1));
@@ -198,7 +198,7 @@ TEST(RoundEngineTest, StateCanBeFetchedBetweenRounds) {
   Cluster cluster(MakePlan(sizes, 1, {0}));
   const auto init = Random(sizes, 1);
   cluster.Send(FrameKind::kInit, 0, 1, init);
-  cluster.engines_[0]->FetchState(0, 1, true, {0, 1, 2});
+  cluster.engines_[0]->trainers().FetchState({0, 1, true, {0, 1, 2}});
   cluster.Begin(0, MakeBegin(1));
   cluster.Send(FrameKind::kGradient, 0, 1, Random(sizes, 2));
   ASSERT_TRUE(cluster.Wait(1).ok());
@@ -220,7 +220,7 @@ TEST(RoundEngineTest, AFetchOfNeitherWeightsNorArraysSendsNone) {
     MutexLock lock(&sink->mu_);
     for (std::vector<char>& weights : sink->weights_) weights.clear();
   }
-  cluster.engines_[0]->FetchState(0, 2, false, {});
+  cluster.engines_[0]->trainers().FetchState({0, 2, false, {}});
   testing::SyncPoint fetched;
   cluster.engines_[0]->Status([&](const JobStatus&) { fetched.Reach(); });
   fetched.Await();
@@ -258,14 +258,14 @@ TEST(RoundEngineTest, AnotherIncarnationCannotTakeTheSlot) {
   CondVar cv;
   absl::StatusOr<SlotWelcome> answer = absl::UnknownError("");
   bool done = false;
-  cluster.engines_[0]->AttachSlot({.slot = 0, .incarnation = 5, .epoch = 1},
-                                  std::make_shared<RecordingSink>(3),
-                                  [&](absl::StatusOr<SlotWelcome> welcome) {
-                                    MutexLock lock(&mu);
-                                    answer = std::move(welcome);
-                                    done = true;
-                                    cv.NotifyAll();
-                                  });
+  cluster.engines_[0]->trainers().AttachSlot({.slot = 0, .incarnation = 5, .epoch = 1},
+                                             std::make_shared<RecordingSink>(3),
+                                             [&](absl::StatusOr<SlotWelcome> welcome) {
+                                               MutexLock lock(&mu);
+                                               answer = std::move(welcome);
+                                               done = true;
+                                               cv.NotifyAll();
+                                             });
   MutexLock lock(&mu);
   while (!done) cv.Wait(&mu);
   EXPECT_EQ(ReasonOf(answer.status()), Reason::kWrongIncarnation);

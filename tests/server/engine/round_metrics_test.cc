@@ -184,12 +184,12 @@ TEST_F(RoundMetrics, TrainersAreCountedByWhatIsKnownOfThem) {
 
   const auto sink = std::make_shared<RecordingSink>(3);
   Answer<absl::StatusOr<SlotWelcome>> welcome;
-  cluster_.Engine(0)->AttachSlot({.slot = 0, .incarnation = IncarnationOf(0), .epoch = 2}, sink,
-                                 welcome.Setter());
+  cluster_.Engine(0)->trainers().AttachSlot(
+      {.slot = 0, .incarnation = IncarnationOf(0), .epoch = 2}, sink, welcome.Setter());
   ASSERT_TRUE(welcome.Get().ok());
-  cluster_.Engine(0)->SlotLost(0, sink.get(), "its connection broke");
+  cluster_.Engine(0)->trainers().SlotLost({0, sink.get(), "its connection broke"});
   ExpectTrainers(1, 1, 0);
-  cluster_.Engine(0)->Leave(1, cluster_.plan().epoch.members[1].incarnation);
+  cluster_.Engine(0)->trainers().Leave(1, cluster_.plan().epoch.members[1].incarnation);
   ExpectTrainers(0, 1, 1);
   cluster_.Engine(0)->Fail(absl::UnavailableError("the test ends it"));
   ExpectTrainers(0, 0, 1);

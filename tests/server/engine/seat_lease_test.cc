@@ -44,7 +44,7 @@ class SeatLease : public ::testing::Test, public VoteSink {
     auto engine = RoundEngine::Create(plan_, config, deps, *std::move(storage));
     ASSERT_TRUE(engine.ok()) << engine.status();
     engine_ = *std::move(engine);
-    engine_->OnSeatFree([this](uint32_t slot, uint64_t, bool left) {
+    engine_->trainers().OnSeatFree([this](uint32_t slot, uint64_t, bool left) {
       MutexLock lock(&mu_);
       EXPECT_FALSE(left);
       freed_.insert(slot);
@@ -67,13 +67,13 @@ class SeatLease : public ::testing::Test, public VoteSink {
     auto sink = std::make_shared<RecordingSink>(layout_.extents().size());
     MutexLock lock(&mu_);
     bool answered = false;
-    engine_->AttachSlot({.slot = slot, .incarnation = IncarnationOf(slot), .epoch = 1}, sink,
-                        [&](const absl::StatusOr<SlotWelcome>& welcome) {
-                          MutexLock answer(&mu_);
-                          EXPECT_TRUE(welcome.ok()) << welcome.status();
-                          answered = true;
-                          changed_.NotifyAll();
-                        });
+    engine_->trainers().AttachSlot({.slot = slot, .incarnation = IncarnationOf(slot), .epoch = 1},
+                                   sink, [&](const absl::StatusOr<SlotWelcome>& welcome) {
+                                     MutexLock answer(&mu_);
+                                     EXPECT_TRUE(welcome.ok()) << welcome.status();
+                                     answered = true;
+                                     changed_.NotifyAll();
+                                   });
     while (!answered) changed_.Wait(&mu_);
     return sink;
   }
@@ -95,7 +95,7 @@ class SeatLease : public ::testing::Test, public VoteSink {
 };
 
 TEST_F(SeatLease, OfASlotWhoseStreamBreaksEnds) {
-  engine_->SlotLost(1, sinks_[1].get(), "killed");
+  engine_->trainers().SlotLost({1, sinks_[1].get(), "killed"});
   AwaitFree(1);
 }
 
@@ -104,7 +104,7 @@ TEST_F(SeatLease, OfASlotWhoseBeginIsRefusedEndsToo) {
   begin.user_state.assign(kUserStateBytesMax + 1, 'x');
   engine_->Begin(1, begin);
   EXPECT_EQ(ReasonOf(sinks_[1]->Wait(1)), Reason::kBadArgument);
-  engine_->SlotLost(1, sinks_[1].get(), "its stream ended behind the error");
+  engine_->trainers().SlotLost({1, sinks_[1].get(), "its stream ended behind the error"});
   AwaitFree(1);
   MutexLock lock(&sinks_[0]->mu_);
   ASSERT_EQ(sinks_[0]->news_.size(), 1u);

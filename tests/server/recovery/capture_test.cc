@@ -119,7 +119,7 @@ class CapturedJob {
 
   absl::StatusOr<uint64_t> Hold(uint32_t server) {
     std::promise<absl::StatusOr<uint64_t>> held;
-    cluster_.Engine(server)->HoldState(
+    cluster_.Engine(server)->captures().HoldState(
         [&](absl::StatusOr<uint64_t> round) { held.set_value(std::move(round)); });
     return held.get_future().get();
   }
@@ -136,7 +136,7 @@ class CapturedJob {
   using Result = std::future<absl::StatusOr<CapturedRound>>;
   Result Capture(uint32_t server, uint64_t round) {
     const auto result = std::make_shared<std::promise<absl::StatusOr<CapturedRound>>>();
-    cluster_.Engine(server)->CaptureState(
+    cluster_.Engine(server)->captures().CaptureState(
         round, taken_.Take(),
         [result](absl::StatusOr<CapturedRound> end) { result->set_value(std::move(end)); });
     return result->get_future();
@@ -178,8 +178,8 @@ class CapturedJob {
     for (const bool growing : {true, false}) {
       grown.growing = growing;
       std::promise<absl::Status> extended;
-      cluster_.Engine(0)->Extend(grown, 64, files,
-                                 [&](const absl::Status& status) { extended.set_value(status); });
+      cluster_.Engine(0)->changes().Extend(
+          {grown, 64, files, [&](const absl::Status& status) { extended.set_value(status); }});
       const absl::Status status = extended.get_future().get();
       ASSERT_TRUE(status.ok()) << status;
     }
@@ -248,7 +248,7 @@ TEST(CaptureBeginning, WhileTheFirstRoundIsAppliedItsBeginningIsCaptured) {
   std::thread asks([&] {
     Failpoints::WaitForPause("weights.before_tell");
     std::promise<absl::StatusOr<uint64_t>> answer;
-    job.cluster().Engine(0)->HoldState(
+    job.cluster().Engine(0)->captures().HoldState(
         [&](absl::StatusOr<uint64_t> round) { answer.set_value(std::move(round)); });
     ASSERT_TRUE(Failpoints::Configure("weights.before_tell=sleep(1)").ok());
     held = answer.get_future().get();
@@ -303,7 +303,7 @@ TEST(CaptureGivenUp, ReleasedStateIsNotCaptured) {
   auto held = job.HoldAll();
   ASSERT_TRUE(held.ok()) << held.status();
   auto waits = job.Capture(0, *held + 5);
-  job.cluster().Engine(0)->ReleaseState();
+  job.cluster().Engine(0)->captures().ReleaseState();
   EXPECT_EQ(waits.get().status().code(), absl::StatusCode::kAborted);
   EXPECT_EQ(job.Capture(0, *held).get().status().code(), absl::StatusCode::kFailedPrecondition);
 
@@ -312,7 +312,7 @@ TEST(CaptureGivenUp, ReleasedStateIsNotCaptured) {
   job.taken().HoldUp();
   auto runs = job.Capture(0, *held);
   job.taken().WaitForFirst();
-  job.cluster().Engine(0)->ReleaseState();
+  job.cluster().Engine(0)->captures().ReleaseState();
   EXPECT_EQ(job.Hold(0).status().code(), absl::StatusCode::kAborted) << "it has not ended";
   job.taken().GoOn();
   EXPECT_EQ(runs.get().status().code(), absl::StatusCode::kAborted);
@@ -349,8 +349,8 @@ TEST(CaptureGivenUp, TheNextSnapshotIsNotGivenUpForTheOneBefore) {
   job.Round();
   ASSERT_TRUE(job.HoldAll().ok());
   EXPECT_FALSE(job.Hold(0).ok());
-  job.cluster().Engine(0)->ReleaseState();
-  job.cluster().Engine(0)->ReleaseState();
+  job.cluster().Engine(0)->captures().ReleaseState();
+  job.cluster().Engine(0)->captures().ReleaseState();
   EXPECT_TRUE(job.HoldAll().ok());
 }
 

@@ -114,7 +114,7 @@ TEST(SgdEngine, AGroupThatSteppedWithoutMomentumIsRefusedItByTheServer) {
 
     const auto sink = std::make_shared<RecordingSink>(1);
     Answer<absl::StatusOr<SlotWelcome>> welcome;
-    cluster.Engine(0)->AttachSlot(
+    cluster.Engine(0)->trainers().AttachSlot(
         {.slot = 0, .incarnation = testing::IncarnationOf(0), .epoch = 1, .round = 2}, sink,
         welcome.Setter());
     ASSERT_TRUE(welcome.Get().ok());

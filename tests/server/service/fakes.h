@@ -27,7 +27,10 @@ namespace ballast::server {
 // Long enough for any machine: only a broken test reaches it.
 inline constexpr std::chrono::seconds kTestDeadline(60);
 
-class FakeEngine : public RoundEngine {
+class FakeEngine : public RoundEngine,
+                   private TrainerCalls,
+                   private ChangeCalls,
+                   private CaptureCalls {
  public:
   struct Lost {
     uint32_t slot = 0;
@@ -39,6 +42,9 @@ class FakeEngine : public RoundEngine {
     Payload payload;
   };
 
+  TrainerCalls& trainers() override { return *this; }
+  ChangeCalls& changes() override { return *this; }
+  CaptureCalls& captures() override { return *this; }
   void Start(bool) override {}
   void ExpectSlots() override {}
   void AttachSlot(const SlotHello& hello, std::shared_ptr<SlotSink> sink,
@@ -50,10 +56,9 @@ class FakeEngine : public RoundEngine {
     calls_ += absl::StrCat("attach ", hello.slot, ";");
     done(attach_answer);
   }
-  void SlotLost(uint32_t slot, const SlotSink* sink, std::string why,
-                std::chrono::nanoseconds) override {
+  void SlotLost(SlotLoss loss) override {
     Change([&] {
-      lost_.push_back({slot, sink != nullptr && sink == sink_.get(), why});
+      lost_.push_back({loss.slot, loss.sink != nullptr && loss.sink == sink_.get(), loss.why});
       sink_ = nullptr;
     });
   }
@@ -72,8 +77,8 @@ class FakeEngine : public RoundEngine {
       sink_ = nullptr;
     });
   }
-  void FetchState(uint32_t, uint64_t round, bool, std::vector<uint32_t> arrays) override {
-    Change([&] { fetches_.push_back({round, arrays}); });
+  void FetchState(StateFetch fetch) override {
+    Change([&] { fetches_.push_back({fetch.round, fetch.arrays}); });
   }
   void PeerVote(uint32_t, uint64_t round, Vote vote,
                 std::function<void(const VoteAnswer&)> answer) override {
@@ -83,24 +88,16 @@ class FakeEngine : public RoundEngine {
   }
   void VoteRefused(uint64_t, absl::Status) override {}
   void PeerLost(uint32_t, std::string) override {}
-  void Extend(JobPlan, uint32_t, GrowthFiles, std::function<void(absl::Status)> done) override {
-    done(absl::OkStatus());
-  }
+  void Extend(Extension extension) override { extension.done(absl::OkStatus()); }
   void Seal(uint32_t, std::function<absl::Status(const JobPlan&)>,
             std::function<void(absl::StatusOr<SealAnswer>)> done) override {
     done(SealAnswer());
   }
-  void Adopt(JobPlan, uint32_t, std::function<absl::Status()>,
-             std::function<void(absl::Status)> done) override {
-    done(absl::OkStatus());
-  }
+  void Adopt(Adoption adoption) override { adoption.done(absl::OkStatus()); }
   void SlotOpen(uint32_t, std::function<void(SeatUse)> done) override { done(SeatUse()); }
   void OnSeatFree(SeatFree) override {}
-  void HoldState(std::function<void(absl::StatusOr<uint64_t>)> done) override { done(1); }
-  void CaptureState(uint64_t, TakeExtent,
-                    std::function<void(absl::StatusOr<CapturedRound>)> done) override {
-    done(CapturedRound());
-  }
+  void HoldState(Held done) override { done(1); }
+  void CaptureState(uint64_t, TakeExtent, Captured done) override { done(CapturedRound()); }
   void ReleaseState() override {}
   void Status(std::function<void(JobStatus)> done) override {
     JobStatus status;

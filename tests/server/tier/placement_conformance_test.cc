@@ -392,13 +392,8 @@ TEST_P(PlacementConformance, RecoveredExtentsAreTheStateAndTheImagesHoldTheirVer
     tier::SpreadLastTile(layout_.extents()[e].elements, kTile, kArrays, state);
     const bool stepped = e % 2 == 0;
     if (stepped) SetIn(tier, e, 6);
-    const auto kept = placement_->Keep({.lane = i % lanes,
-                                        .extent = e,
-                                        .elements = layout_.extents()[e].elements,
-                                        .image = 4,
-                                        .version = 6,
-                                        .stepped = stepped},
-                                       file.get());
+    const auto kept =
+        placement_->Keep({i % lanes, e, layout_.extents()[e].elements, 4, 6, stepped}, file.get());
     ASSERT_TRUE(kept.ok()) << kept.status();
     EXPECT_EQ(file->Versions(e).front(), *kept);
     stored.push_back(*kept);

@@ -80,7 +80,7 @@ server::EngineDeps SimProcess::EngineDeps() {
 
 absl::Status SimProcess::Open(const server::JobPlan& plan,
                               std::unique_ptr<server::JobStorage> storage) {
-  auto engine = server::Engine::Make(plan, Config(), EngineDeps(), std::move(storage));
+  auto engine = server::MakeEngine(plan, Config(), EngineDeps(), std::move(storage));
   if (!engine.ok()) return server::StateLostIn(plan, id(), engine.status());
   engine_ = *std::move(engine);
   if (!alive()) return absl::OkStatus();  // It ended inside the disk.
@@ -115,7 +115,7 @@ void SimProcess::Observe(Probe probe) const {
 }
 
 void SimProcess::OnDecided() const {
-  const server::DecisionRecord& last = *engine_->driver().last_decision();
+  const server::DecisionRecord& last = *engine_->last_decision();
   context_.oracle->OnDecision(id(), last.epoch, last.round, last.decision);
   const bool power = context_.plan->spec.durability == Durability::kPower;
   if (power && !deps_.disk->PrepareIsDurable(last.round)) {

@@ -1,7 +1,7 @@
-// SimProcess: one life of a server process: the shipped Engine of the job, and its supplies from a
+// SimProcess: one life of a server process: the shipped engine of the job, and its supplies from a
 // server process: threads, workers, a clock, and the way of its votes to the peers. When the
 // process ends, between any two events, all its remaining work is dropped. Comes from: SimServer.
-// Goes to: Engine, the network, the oracle. Thread safety: one thread.
+// Goes to: RoundDriver, the network, the oracle. Thread safety: one thread.
 #pragma once
 
 #include <deque>
@@ -58,7 +58,7 @@ class SimProcess final : public server::VoteSink {
   server::RoundEngine* engine() const { return engine_.get(); }
   std::shared_ptr<server::RoundEngine> shared_engine() const { return engine_; }
   const Clock* clock() const { return &clock_; }
-  const server::RoundFsm& fsm() const { return engine_->driver().fsm(); }
+  const server::RoundFsm& fsm() const { return engine_->fsm(); }
   // The job has ended, and why.
   bool ended() const { return !failure_.ok(); }
   const absl::Status& failure() const { return failure_; }
@@ -117,7 +117,7 @@ class SimProcess final : public server::VoteSink {
   };
   std::deque<GoingOut> going_out_;
   absl::Status failure_;
-  std::shared_ptr<server::Engine> engine_;
+  std::shared_ptr<server::RoundDriver> engine_;
 };
 
 }  // namespace ballast::sim

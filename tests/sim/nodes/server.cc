@@ -242,9 +242,10 @@ void SimServer::Serve(const server::JobPlan& plan, bool restarted) {
   }
   if (index_ == 0) {
     home_ = std::make_unique<SimHome>(context_, this, plan);
-    engine->OnSeatFree(process_->InLife([this](uint32_t slot, uint64_t incarnation, bool left) {
-      home_->OnSeatFree(slot, incarnation, left);
-    }));
+    engine->trainers().OnSeatFree(
+        process_->InLife([this](uint32_t slot, uint64_t incarnation, bool left) {
+          home_->OnSeatFree(slot, incarnation, left);
+        }));
     snapshots_ = std::make_unique<SimSnapshots>(context_, this);
   }
   engine->OnEnd(process_->InLife([this](const absl::Status& why, uint64_t) {
@@ -253,7 +254,7 @@ void SimServer::Serve(const server::JobPlan& plan, bool restarted) {
     if (home_ != nullptr) home_->OnEnded(why);
   }));
   engine->Start(restarted);
-  engine->ExpectSlots();
+  engine->trainers().ExpectSlots();
   if (home_ != nullptr) home_->Start();
   if (snapshots_ != nullptr) snapshots_->Start();
 }
@@ -318,7 +319,7 @@ void SimServer::OnCall(const char* method, const Payload& request, UnaryDone ans
 
 void SimServer::StrayHello(const server::SlotHello& hello) {
   if (!Serves()) return;
-  process_->engine()->AttachSlot(
+  process_->engine()->trainers().AttachSlot(
       hello, std::make_shared<Nobody>(),
       process_->InLife([this](const absl::StatusOr<server::SlotWelcome>& welcome) {
         if (welcome.ok()) context_.world->Red("a process that is no member gets a seat");
@@ -336,22 +337,22 @@ absl::Status SimServer::SaveRecord(const server::JobPlan& plan) {
 void SimServer::OnSeal(uint32_t epoch,
                        std::function<void(absl::StatusOr<server::SealAnswer>)> done) {
   if (!Serves()) return;
-  process_->engine()->Seal(
+  process_->engine()->changes().Seal(
       epoch, [this](const server::JobPlan& plan) { return SaveRecord(plan); },
       process_->InLife(std::move(done)));
 }
 
 void SimServer::OnAdopt(const server::JobPlan& plan, std::function<void(absl::Status)> done) {
   if (!Serves()) return;
-  process_->engine()->Adopt(
-      plan, context_.swarm->shape.window_extents[index_],
-      [this, plan, process = process_.get()] {
-        const bool forgets = context_.mutant == Mutant::kRecordNotSaved && index_ == 0;
-        const absl::Status saved = forgets ? absl::OkStatus() : SaveRecord(plan);
-        if (saved.ok() && process->alive()) OnRecordSaved(plan);
-        return saved;
-      },
-      process_->InLife(std::move(done)));
+  process_->engine()->changes().Adopt(
+      {plan, context_.swarm->shape.window_extents[index_],
+       [this, plan, process = process_.get()] {
+         const bool forgets = context_.mutant == Mutant::kRecordNotSaved && index_ == 0;
+         const absl::Status saved = forgets ? absl::OkStatus() : SaveRecord(plan);
+         if (saved.ok() && process->alive()) OnRecordSaved(plan);
+         return saved;
+       },
+       process_->InLife(std::move(done))});
 }
 
 void SimServer::OnRecordSaved(const server::JobPlan& plan) {

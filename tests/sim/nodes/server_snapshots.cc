@@ -32,7 +32,7 @@ void SimServer::OnSnapshot(const SnapshotCall& call, const std::shared_ptr<Captu
   if (call.step == SnapshotCall::Step::kHold) return HoldState(done);
   if (call.step == SnapshotCall::Step::kRelease) {
     context_.world->SetGaveWay(node(), true);  // The home ends it.
-    process_->engine()->ReleaseState();
+    process_->engine()->captures().ReleaseState();
     OnShelf([this, id = call.snapshot, done] {
       server::SnapshotStore store(&shelf_disk_, kShelfRoot, id_, kShelfOwner);
       (void)store.DropPart(id);
@@ -52,7 +52,7 @@ void SimServer::OnSnapshot(const SnapshotCall& call, const std::shared_ptr<Captu
 void SimServer::HoldState(const std::function<void(absl::StatusOr<uint64_t>)>& done) {
   context_.world->SetGaveWay(node(),
                              std::exchange(holds_, true) || context_.world->log_full(node()));
-  process_->engine()->HoldState(
+  process_->engine()->captures().HoldState(
       process_->InLife([this, done](const absl::StatusOr<uint64_t>& round) {
         CheckSnapshotError(round.status(), /*may_give_way=*/true);
         done(round);
@@ -65,7 +65,7 @@ void SimServer::BeginPart(const std::shared_ptr<Part>& part) {
   if (!running_) return;
   if (!made.ok()) return part->done(made.status());
   part->file = *std::move(made);
-  process_->engine()->CaptureState(
+  process_->engine()->captures().CaptureState(
       part->call.round,
       [this, part, process = process_.get()](uint32_t extent, const void* image) {
         if (!process->alive()) return absl::CancelledError("the process has ended");
