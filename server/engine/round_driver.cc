@@ -48,7 +48,7 @@ RoundDriver::RoundDriver(const EngineConfig& config, const EngineDeps& deps, Par
       sinks_(fsm_.plan().epoch.seats()),
       trainers_(TrainerDeps()),
       initial_(&fsm_, &state_, [this] { waiters_.Fire(Waiters::kWritten); }),
-      intake_(&fsm_, &contributions_, &initial_, &sinks_, deps.metrics),
+      admission_(&fsm_, &contributions_, &initial_, &sinks_, deps.metrics),
       reducer_(&strand_, deps.workers, &reduce::Kernels(deps.isa), &contributions_,
                [this](uint32_t extent, const ReducedNorm& reduced) { OnReduced(extent, reduced); }),
       sweep_({.strand = &strand_,
@@ -162,7 +162,7 @@ void RoundDriver::Begin(uint32_t slot, RoundBegin begin) {
 void RoundDriver::Frame(const FrameHeader& frame, Payload payload) {
   // On the poller that read the frame, if the job has nothing else to do: a copy, never more.
   strand_.Dispatch([this, frame, payload = std::move(payload)]() mutable {
-    const absl::StatusOr<bool> taken = intake_.Take(frame, payload);
+    const absl::StatusOr<bool> taken = admission_.Take(frame, payload);
     if (!taken.ok()) return FailLater(taken.status());
     if (!*taken) return;
     meter_.Copy(frame.slot, frame.length_bytes);

@@ -5,7 +5,7 @@
 //   PlanChanges     epochs and growth (GrownFiles)
 //   StateCaptures   the state of a round for a snapshot
 //   SlotSinks       open streams, messages to trainers
-//   Intake  a frame, from admission to its register
+//   FrameAdmission  a frame, from admission to its register
 //   InitialWeights  the job's initial weights
 //   Reducer         sums of complete extents
 //   Sweep           the step over the extents
@@ -29,8 +29,8 @@
 #include "absl/status/statusor.h"
 #include "common/bytes/payload.h"
 #include "server/durability/round_log.h"
+#include "server/engine/frame_admission.h"
 #include "server/engine/initial_weights.h"
-#include "server/engine/intake.h"
 #include "server/engine/plan_changes.h"
 #include "server/engine/round_control.h"
 #include "server/engine/round_engine.h"
@@ -142,7 +142,7 @@ class RoundDriver final : public RoundEngine, private RoundControl {
   SlotSinks sinks_;
   TrainerSessions trainers_;
   InitialWeights initial_;
-  Intake intake_;
+  FrameAdmission admission_;
   Reducer reducer_;
   Sweep sweep_;
   PlanChanges changes_;

@@ -1,4 +1,4 @@
-// Intake: the path of one frame through a server. The FSM admits the frame, its bytes are
+// FrameAdmission: the path of one frame through a server. The FSM admits the frame, its bytes are
 // copied to their place and checksummed in one pass, and the FSM records their arrival. Refused or
 // damaged frames end here. Comes from: RoundDriver (frames). Goes to: Contributions,
 // InitialWeights, SlotSinks (refusals). Thread safety: on the job's strand.
@@ -14,11 +14,11 @@
 
 namespace ballast::server {
 
-class Intake {
+class FrameAdmission {
  public:
   // All pointers outlive this. `metrics` may be null.
-  Intake(const RoundFsm* fsm, Contributions* contributions, InitialWeights* initial,
-         const SlotSinks* sinks, ServerMetrics* metrics)
+  FrameAdmission(const RoundFsm* fsm, Contributions* contributions, InitialWeights* initial,
+                 const SlotSinks* sinks, ServerMetrics* metrics)
       : fsm_(fsm),
         contributions_(contributions),
         initial_(initial),

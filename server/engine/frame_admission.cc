@@ -1,4 +1,4 @@
-#include "server/engine/intake.h"
+#include "server/engine/frame_admission.h"
 
 #include <optional>
 #include <string>
@@ -13,7 +13,7 @@ namespace ballast::server {
 
 // A damaged frame is refused as damaged even where the FSM refuses it for something else, which may
 // be the damage.
-absl::StatusOr<bool> Intake::Take(const FrameHeader& frame, const Payload& payload) {
+absl::StatusOr<bool> FrameAdmission::Take(const FrameHeader& frame, const Payload& payload) {
   std::optional<FrameRefused> refused = fsm_->RefusalOf(frame);
   const absl::StatusOr<uint32_t> crc =
       refused.has_value() ? payload.Crc32c(IdentityCrc(frame)) : Land(frame, payload);
@@ -32,7 +32,7 @@ absl::StatusOr<bool> Intake::Take(const FrameHeader& frame, const Payload& paylo
   return !refused.has_value();
 }
 
-absl::StatusOr<uint32_t> Intake::Land(const FrameHeader& frame, const Payload& payload) {
+absl::StatusOr<uint32_t> FrameAdmission::Land(const FrameHeader& frame, const Payload& payload) {
   BALLAST_CHECK(payload.bytes() == frame.length_bytes);
   if (frame.kind == FrameKind::kGradient) {
     return contributions_->Store(fsm_->layout(), frame, payload);
@@ -44,7 +44,7 @@ absl::StatusOr<uint32_t> Intake::Land(const FrameHeader& frame, const Payload& p
   return crc;
 }
 
-void Intake::Refuse(const FrameHeader& frame, const FrameRefused& refused) const {
+void FrameAdmission::Refuse(const FrameHeader& frame, const FrameRefused& refused) const {
   if (metrics_ != nullptr) {
     if (refused.reason == Reason::kDuplicate) metrics_->push_duplicates()->Add();
     if (refused.reason == Reason::kConflict) metrics_->push_conflicts()->Add();
