@@ -38,7 +38,8 @@ PUBLIC_CLIENT = "client/cpp/ballast"
 INSTALLED_TYPES = ("ballast/job_settings.h", "ballast/types.h")
 SERVER_ROOMS = (
     "server/simd", "server/optim", "server/reduce", "server/tier", "server/state",
-    "server/durability", "server/meta", "server/round", "server/extents", "server/recovery",
+    "server/durability", "server/durability/records", "server/durability/log",
+    "server/durability/images", "server/meta", "server/round", "server/extents", "server/recovery",
     "server/engine", "server/quota", "server/snapshot", "server/exchange", "server/config",
     "server/jobs", "server/operator", "server/home", "server/directory", "server/admin",
     "server/security", "server/net", "server/host")
@@ -105,27 +106,34 @@ ROOMS = {
     "server/reduce": Room(("common/base", "common/tensor", "server/simd"), banned=KERNEL_BANS),
     # server/durability: an extent on NVMe lives in the images that its checkpoint would go to.
     "server/tier": Room(
-        COMMON + ("server/durability",)),
+        COMMON + ("server/durability", "server/durability/images",)),
     "server/state": Room(
         COMMON + ("server/optim", "server/tier")),
-    "server/durability": Room(COMMON),
+    "server/durability/records": Room(COMMON),
+    "server/durability/log": Room(COMMON + ("server/durability/records",)),
+    "server/durability/images": Room(COMMON + ("server/durability/records",)),
+    "server/durability": Room(COMMON + (
+        "server/durability/images", "server/durability/log", "server/durability/records")),
     "server/meta": Room(COMMON, ("absl/", "rocksdb/")),
     # server/simd: only the type Isa, which is chosen once and handed down to the kernels.
     "server/round": Room(COMMON + (
-        "server/state", "server/optim", "server/tier", "server/durability")),
+        "server/state", "server/optim", "server/tier", "server/durability/records")),
     "server/extents": Room(COMMON + (
-        "server/round", "server/reduce", "server/tier", "server/durability")),
+        "server/round", "server/reduce", "server/tier", "server/durability/log")),
     "server/recovery": Room(COMMON + (
         "server/round", "server/state", "server/optim", "server/simd", "server/tier",
-        "server/durability")),
+        "server/durability", "server/durability/images", "server/durability/log",
+        "server/durability/records")),
     "server/engine": Room(COMMON + (
         "server/recovery", "server/extents", "server/round", "server/optim", "server/simd",
         "server/tier", "server/durability")),
     # server/recovery: a snapshot is taken out of a log and images.
-    "server/snapshot": Room(COMMON + ("server/recovery", "server/round", "server/durability")),
+    "server/snapshot": Room(COMMON + (
+        "server/recovery", "server/round", "server/durability/images",
+        "server/durability/records")),
     "server/exchange": Room(COMMON + (
-        SAFETENSORS, "server/snapshot", "server/durability", "server/optim",
-        "server/simd"), ("absl/", "zlib.h")),
+        SAFETENSORS, "server/snapshot", "server/durability/images", "server/durability/records",
+        "server/optim", "server/simd"), ("absl/", "zlib.h")),
     "server/quota": Room(("common/base", "common/text")),
     # server/quota: the limits that a quota file says, as plain values.
     "server/config": Room(
@@ -136,7 +144,7 @@ ROOMS = {
         "server/exchange", "server/durability", "server/meta")),
     "server/operator": Room(COMMON + (
         "server/jobs", "server/recovery", "server/round", "server/snapshot",
-        "server/exchange", "server/durability")),
+        "server/exchange", "server/durability/images", "server/durability/records")),
     "server/home": Room(COMMON + (
         "server/jobs", "server/round", "server/quota")),
     "server/directory": Room(COMMON + (

@@ -9,7 +9,7 @@
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "common/bytes/round_up.h"
-#include "server/durability/borrowed_images.h"
+#include "server/durability/images/borrowed_images.h"
 #include "server/durability/storage_meter.h"
 
 namespace ballast::server {

@@ -21,8 +21,8 @@
 #include "common/io/file.h"
 #include "common/metrics/metrics.h"
 #include "common/threads/executor_source.h"
-#include "server/durability/gradient_log.h"
-#include "server/durability/image_file.h"
+#include "server/durability/images/image_file.h"
+#include "server/durability/log/gradient_log.h"
 #include "server/durability/round_log.h"
 
 namespace ballast::server {

@@ -15,9 +15,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "server/durability/gradient_log.h"
-#include "server/durability/image_io.h"
-#include "server/durability/records.h"
+#include "server/durability/images/image_io.h"
+#include "server/durability/log/gradient_log.h"
+#include "server/durability/records/records.h"
 
 namespace ballast::server {
 

@@ -14,8 +14,8 @@
 #include "absl/status/status.h"
 #include "common/base/clock.h"
 #include "common/metrics/metrics.h"
-#include "server/durability/gradient_log.h"
-#include "server/durability/image_file.h"
+#include "server/durability/images/image_file.h"
+#include "server/durability/log/gradient_log.h"
 
 namespace ballast::server {
 

@@ -5,8 +5,8 @@
 
 #include "common/base/status_macros.h"
 #include "common/io/arena.h"
-#include "server/durability/image_file.h"
-#include "server/durability/read_lanes.h"
+#include "server/durability/images/image_file.h"
+#include "server/durability/records/read_lanes.h"
 
 namespace ballast::server {
 namespace {

@@ -9,7 +9,7 @@
 #include "common/base/status_macros.h"
 #include "common/io/arena.h"
 #include "common/text/names.h"
-#include "server/durability/read_lanes.h"
+#include "server/durability/records/read_lanes.h"
 #include "server/exchange/run_walk.h"
 #include "server/exchange/state_image.h"
 #include "server/exchange/torch_file.h"

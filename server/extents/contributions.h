@@ -15,7 +15,7 @@
 #include "common/io/arena.h"
 #include "common/io/buffer_pools.h"
 #include "common/tensor/layout.h"
-#include "server/durability/gradient_log.h"
+#include "server/durability/log/gradient_log.h"
 #include "server/reduce/reduce.h"
 #include "server/round/round_fsm.h"
 

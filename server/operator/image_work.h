@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/tensor/layout.h"
-#include "server/durability/image_file.h"
+#include "server/durability/images/image_file.h"
 #include "server/jobs/works.h"
 #include "server/round/round_types.h"
 

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "server/durability/read_lanes.h"
+#include "server/durability/records/read_lanes.h"
 #include "server/operator/image_work.h"
 #include "server/operator/job_maker.h"
 

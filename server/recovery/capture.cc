@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/job/optimizer.h"
-#include "server/durability/image_file.h"
+#include "server/durability/images/image_file.h"
 #include "server/recovery/replay.h"
 #include "server/tier/tile_layout.h"
 

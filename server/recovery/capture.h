@@ -20,7 +20,7 @@
 #include "common/base/sync.h"
 #include "common/tensor/layout.h"
 #include "common/threads/executor.h"
-#include "server/durability/records.h"
+#include "server/durability/records/records.h"
 #include "server/durability/round_log.h"
 #include "server/optim/dispatch.h"
 #include "server/recovery/replay.h"

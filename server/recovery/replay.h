@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "common/io/arena.h"
 #include "common/tensor/layout.h"
-#include "server/durability/gradient_log.h"
+#include "server/durability/log/gradient_log.h"
 #include "server/optim/dispatch.h"
 #include "server/round/step_plan.h"
 #include "server/state/extent_store.h"

@@ -5,7 +5,7 @@
 
 #include <optional>
 
-#include "server/durability/records.h"
+#include "server/durability/records/records.h"
 #include "server/round/round_types.h"
 
 namespace ballast::server {

@@ -34,8 +34,8 @@
 
 #include "common/job/decide.h"
 #include "common/tensor/layout.h"
-#include "server/durability/ratios_record.h"
-#include "server/durability/records.h"
+#include "server/durability/records/ratios_record.h"
+#include "server/durability/records/records.h"
 #include "server/round/contributor_table.h"
 #include "server/round/registers.h"
 #include "server/round/round_types.h"

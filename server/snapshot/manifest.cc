@@ -8,8 +8,8 @@
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "common/faults/planted.h"
-#include "server/durability/bytes.h"
-#include "server/durability/sealed_bytes.h"
+#include "server/durability/records/bytes.h"
+#include "server/durability/records/sealed_bytes.h"
 
 namespace ballast::server {
 namespace {

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/text/qualified_name.h"
-#include "server/durability/records.h"
+#include "server/durability/records/records.h"
 
 namespace ballast::server {
 

@@ -21,8 +21,8 @@
 #include "absl/status/statusor.h"
 #include "common/io/file.h"
 #include "common/tensor/layout.h"
-#include "server/durability/image_base.h"
-#include "server/durability/image_file.h"
+#include "server/durability/images/image_base.h"
+#include "server/durability/images/image_file.h"
 #include "server/round/round_types.h"
 #include "server/snapshot/manifest.h"
 

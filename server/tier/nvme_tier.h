@@ -25,7 +25,7 @@
 #include "absl/status/statusor.h"
 #include "common/io/arena.h"
 #include "common/tensor/layout.h"
-#include "server/durability/image_io.h"
+#include "server/durability/images/image_io.h"
 #include "server/tier/tier.h"
 
 namespace ballast::server {

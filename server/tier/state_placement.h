@@ -19,7 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/tensor/layout.h"
-#include "server/durability/image_file.h"
+#include "server/durability/images/image_file.h"
 #include "server/durability/round_log.h"
 #include "server/tier/tier.h"
 

@@ -12,7 +12,7 @@
 #include "common/io/memory_disk.h"
 #include "common/safetensors/index.h"
 #include "common/safetensors/reader.h"
-#include "server/durability/sealed_bytes.h"
+#include "server/durability/records/sealed_bytes.h"
 #include "server/snapshot/manifest.h"
 #include "tests/fuzz/corpus.h"
 

@@ -7,7 +7,7 @@
 
 #include "common/base/check.h"
 #include "common/base/reason.h"
-#include "server/durability/records.h"
+#include "server/durability/records/records.h"
 #include "server/round/job_plan.h"
 
 namespace ballast::fuzz {

@@ -10,7 +10,7 @@
 
 #include "absl/strings/string_view.h"
 #include "common/base/check.h"
-#include "server/durability/sealed_bytes.h"
+#include "server/durability/records/sealed_bytes.h"
 #include "server/snapshot/manifest.h"
 #include "tests/fuzz/byte_mutator.h"
 #include "tests/fuzz/fuzz_target.h"

@@ -8,12 +8,12 @@
 
 #include "common/base/check.h"
 #include "common/bytes/crc32c.h"
-#include "server/durability/bytes.h"
-#include "server/durability/gradient_log.h"
-#include "server/durability/log_format.h"
+#include "server/durability/log/gradient_log.h"
+#include "server/durability/log/log_format.h"
+#include "server/durability/records/bytes.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/targets/pages.h"
-#include "tests/server/durability/log_testing.h"
+#include "tests/server/durability/log/log_testing.h"
 
 namespace ballast::fuzz {
 namespace {

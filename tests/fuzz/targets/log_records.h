@@ -2,7 +2,7 @@
 // Comes from: the targets in this folder. Goes to: nothing. Thread safety: pure functions.
 #pragma once
 
-#include "server/durability/records.h"
+#include "server/durability/records/records.h"
 
 namespace ballast::fuzz {
 

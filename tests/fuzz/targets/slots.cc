@@ -8,9 +8,9 @@
 #include "common/base/check.h"
 #include "common/bytes/crc32c.h"
 #include "common/io/arena.h"
-#include "server/durability/bytes.h"
-#include "server/durability/image_file.h"
-#include "server/durability/image_format.h"
+#include "server/durability/images/image_file.h"
+#include "server/durability/images/image_format.h"
+#include "server/durability/records/bytes.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/targets/pages.h"
 

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "common/faults/failpoint.h"
-#include "tests/server/durability/image_testing.h"
+#include "tests/server/durability/images/image_testing.h"
 #include "tests/server/durability/round_log_testing.h"
 
 namespace ballast::server {

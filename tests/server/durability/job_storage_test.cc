@@ -16,7 +16,7 @@
 #include <thread>
 
 #include "common/base/reason.h"
-#include "tests/server/durability/log_testing.h"
+#include "tests/server/durability/log/log_testing.h"
 #include "tests/server/durability/round_log_testing.h"
 
 namespace ballast::server {

@@ -14,7 +14,7 @@
 #include "common/io/arena.h"
 #include "common/io/memory_disk.h"
 #include "server/durability/job_storage.h"
-#include "tests/server/durability/log_testing.h"
+#include "tests/server/durability/log/log_testing.h"
 
 namespace ballast::server {
 

@@ -12,7 +12,7 @@
 #include "common/faults/failpoint.h"
 #include "common/io/arena.h"
 #include "common/io/memory_disk.h"
-#include "server/durability/image_file.h"
+#include "server/durability/images/image_file.h"
 #include "server/exchange/export_writer.h"
 #include "server/exchange/exports.h"
 #include "server/exchange/import_source.h"

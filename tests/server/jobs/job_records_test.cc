@@ -9,7 +9,7 @@
 
 #include "absl/strings/escaping.h"
 #include "common/base/reason.h"
-#include "server/durability/log_format.h"
+#include "server/durability/log/log_format.h"
 #include "server/jobs/job_store.h"
 #include "server/meta/keys.h"
 #include "server/round/job_plan.h"

@@ -1,7 +1,7 @@
 #include "tests/sim/nodes/flush_check.h"
 
 #include "absl/strings/str_cat.h"
-#include "server/durability/image_format.h"
+#include "server/durability/images/image_format.h"
 
 namespace ballast::sim {
 

@@ -2,7 +2,7 @@
 
 #include "common/base/status_macros.h"
 #include "common/bytes/crc32c.h"
-#include "server/durability/bytes.h"
+#include "server/durability/records/bytes.h"
 #include "server/round/job_plan.h"
 
 namespace ballast::sim {

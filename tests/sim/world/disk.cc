@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "server/durability/log_format.h"
+#include "server/durability/log/log_format.h"
 
 namespace ballast::sim {
 class SimDisk::SimFile : public File {
