@@ -301,7 +301,7 @@ void ServerImpl::StartPeers() {
         if (const auto jobs = directory_.Get(); jobs.ok()) (*jobs)->PeerLost(server, why);
       },
       [this](uint64_t job, uint32_t epoch, uint64_t round, const absl::StatusOr<Vote>& vote) {
-        const auto jobs = directory_.lookup();
+        const auto jobs = directory_.Get(&JobApis::lookup);
         const auto engine = jobs.ok() ? (*jobs)->Find(job) : nullptr;
         if (engine == nullptr) return;
         if (vote.ok()) {
@@ -334,7 +334,7 @@ absl::Status ServerImpl::Serve(const std::vector<config::Peer>& peers) {
   facts_.SetInstead("");
   directory_.Set(directory);
   directory->StartRecovered();
-  MarkSnapshots(directory->operators(), metrics_.get());
+  MarkSnapshots(directory->apis().snapshots, metrics_.get());
   facts_.SetPeers(peers_);
   WatchStragglers();
   health_.Serve();
@@ -353,9 +353,9 @@ void ServerImpl::WarnOfInsecureNetwork() {
 
 void ServerImpl::WatchStragglers() {
   executor_->PostAfter(settings_.Scaled(config_.timing().straggler_log_interval()), [this] {
-    const auto operators = directory_.operators();
-    if (!operators.ok()) return;
-    (*operators)->Status([this](const std::vector<JobStatus>& jobs) {
+    const auto api = directory_.Get(&JobApis::jobs);
+    if (!api.ok()) return;
+    (*api)->Status([this](const std::vector<JobStatus>& jobs) {
       for (const std::string& line : stragglers_.Lines(jobs)) BALLAST_LOG(INFO) << line;
     });
     WatchStragglers();
@@ -371,7 +371,7 @@ void ServerImpl::Stop() {
   if (watches_.probe != nullptr) watches_.probe->Stop();
   const absl::StatusOr<std::shared_ptr<JobDirectory>> directory = directory_.Get();
   if (directory.ok()) {
-    const bool had_jobs = (*directory)->operators()->memory_used_bytes() > 0;
+    const bool had_jobs = (*directory)->apis().jobs->Load().memory_used_bytes > 0;
     const auto ended = std::make_shared<std::promise<void>>();
     std::future<void> future = ended->get_future();
     (*directory)->Shutdown([ended] { ended->set_value(); });

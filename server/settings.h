@@ -10,7 +10,7 @@
 
 #include "ballast/config/v1/server.pb.h"
 #include "server/config/load.h"
-#include "server/convert/convert.h"
+#include "server/convert/control_convert.h"
 #include "server/directory/job_directory.h"
 #include "server/host/memory_budget.h"
 #include "server/peer/peer_client.h"

@@ -6,8 +6,8 @@
 
 namespace ballast::server {
 
-void MarkSnapshots(OperatorDoor* operators, ServerMetrics* metrics) {
-  operators->ListSnapshots({}, [metrics](const absl::StatusOr<std::vector<SnapshotInfo>>& all) {
+void MarkSnapshots(SnapshotApi* snapshots, ServerMetrics* metrics) {
+  snapshots->ListSnapshots({}, [metrics](const absl::StatusOr<std::vector<SnapshotInfo>>& all) {
     if (!all.ok()) return;
     for (const SnapshotInfo& one : *all) {
       metrics->MarkSnapshot({one.tenant, one.job}, static_cast<double>(one.created_s));

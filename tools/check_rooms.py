@@ -143,7 +143,7 @@ ROOMS = {
         "server/engine", "server/recovery", "server/round", "server/quota", "server/snapshot",
         "server/exchange", "server/durability", "server/meta")),
     "server/operator": Room(COMMON + (
-        "server/jobs", "server/recovery", "server/round", "server/snapshot",
+        "server/home", "server/jobs", "server/recovery", "server/round", "server/snapshot",
         "server/exchange", "server/durability/images", "server/durability/records")),
     "server/home": Room(COMMON + (
         "server/jobs", "server/round", "server/quota")),

@@ -1,6 +1,6 @@
 // Directory: JobDirectory's one implementation. It puts the parts together, and starts and stops
 // them. The parts share one strand.
-// Comes from: JobDirectory::Create. Goes to: Home, LocalJobs, LongWork, the desks and the doors.
+// Comes from: JobDirectory::Create. Goes to: its parts.
 // Thread safety: as JobDirectory's; every call is posted to the strand.
 #pragma once
 
@@ -9,10 +9,20 @@
 #include <string>
 
 #include "server/directory/job_directory.h"
-#include "server/directory/strand_doors.h"
+#include "server/directory/job_events.h"
+#include "server/directory/orphaned_jobs.h"
+#include "server/directory/roll_call.h"
+#include "server/home/home_jobs.h"
+#include "server/home/job_names.h"
+#include "server/jobs/local_jobs.h"
 #include "server/operator/desk_parts.h"
+#include "server/operator/export_desk.h"
+#include "server/operator/import_desk.h"
 #include "server/operator/job_maker.h"
+#include "server/operator/jobs_desk.h"
+#include "server/operator/restore_desk.h"
 #include "server/operator/share_maker.h"
+#include "server/operator/snapshot_desk.h"
 
 namespace ballast::server {
 
@@ -28,17 +38,15 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   absl::Status Recover() override;
   void StartRecovered() override;
 
-  TrainerDoor* trainers() override { return &trainer_door_; }
-  PeerDoor* peers() override { return &peer_door_; }
-  OperatorDoor* operators() override { return &operator_door_; }
-  JobLookup* lookup() override { return &jobs_; }
+  JobApis apis() override;
 
   void PeerLost(uint32_t server, const std::string& why) override;
   void Shutdown(std::function<void()> done) override;
 
  private:
+  LocalJobs::Parts LocalParts();
+  HomeJobs::Parts HomeParts(const EngineDeps& deps);
   DeskParts Parts();
-  DoorParts Doors();
 
   // In the order of construction; a part that stands before another may point to that.
   ThisServer self_;
@@ -51,19 +59,21 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   RestingHolds holds_;
   DamagedJobs damaged_;
   SnapshotFiles files_;
+  RestingJobs resting_;
   LocalJobs jobs_;
-  SnapshotShare share_;
+  HomeJobs homes_;
+  JobNames names_;
+  OrphanedJobs orphans_;
+  RollCall rolls_;
+  JobEvents events_;
+  SnapshotShare snapshot_share_;
   SnapshotDesk snapshots_;
-  Home home_;
   JobMaker maker_;
   ShareMaker shares_;
   RestoreDesk restores_;
   ExportDesk exports_;
   ImportDesk imports_;
   JobsDesk job_desk_;
-  StrandTrainerDoor trainer_door_;
-  StrandPeerDoor peer_door_;
-  StrandOperatorDoor operator_door_;
 };
 
 }  // namespace ballast::server

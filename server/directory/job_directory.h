@@ -1,6 +1,7 @@
 // JobDirectory: the jobs that this server knows, from its start to its end. On the home server
 // (lowest id) it also lets trainers attach, and has the peers make jobs.
-// Comes from: server/server.cc; callers come through the doors. Goes to: RoundEngine, PeerLink.
+// Comes from: server/server.cc; callers come through the interfaces of its parts. Goes to:
+// RoundEngine, PeerLink.
 // Thread safety: every method may be called from any thread; callbacks run on the directory's
 // strand.
 #pragma once
@@ -11,12 +12,33 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "server/directory/doors.h"
+#include "server/jobs/attach_types.h"
 #include "server/jobs/directory_config.h"
 #include "server/jobs/job_lookup.h"
 #include "server/jobs/job_store.h"
+#include "server/jobs/peer_calls.h"
+#include "server/operator/operator_calls.h"
+#include "server/quota/quotas.h"
 
 namespace ballast::server {
+
+// The interfaces of the directory, each of which one part implements. They live as long as the
+// directory.
+struct JobApis {
+  TrainerApi* trainers = nullptr;
+  JobLookup* lookup = nullptr;
+  // Other servers.
+  JobShareApi* shares = nullptr;
+  HomeRecordsApi* records = nullptr;
+  SnapshotShareApi* snapshot_shares = nullptr;
+  // Operators; the last three other servers, too.
+  JobsApi* jobs = nullptr;
+  SnapshotApi* snapshots = nullptr;
+  RestoreApi* restores = nullptr;
+  ExportApi* exports = nullptr;
+  ImportApi* imports = nullptr;
+  const Quotas* quotas = nullptr;
+};
 
 class JobDirectory {
  public:
@@ -37,11 +59,7 @@ class JobDirectory {
   // Starts the jobs that Recover brought back; their peers can reach this server now.
   virtual void StartRecovered() = 0;
 
-  // The doors; they live as long as the directory.
-  virtual TrainerDoor* trainers() = 0;
-  virtual PeerDoor* peers() = 0;
-  virtual OperatorDoor* operators() = 0;
-  virtual JobLookup* lookup() = 0;
+  virtual JobApis apis() = 0;
 
   // A peer fell silent: every job that spans it hears of that.
   virtual void PeerLost(uint32_t server, const std::string& why) = 0;

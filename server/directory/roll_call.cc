@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "server/jobs/gather.h"
@@ -116,6 +117,29 @@ void RollCall::ForgetThoseThatAre(const JobRoll& roll) const {
 }
 
 // --- At the home --------------------------------------------------------------------------------
+
+void RollCall::WhichRest(std::vector<uint64_t> jobs,
+                         std::function<void(absl::StatusOr<std::vector<uint64_t>>)> done) {
+  parts_.strand->Post([this, jobs = std::move(jobs), done = std::move(done)] {
+    if (absl::Status st = parts_.self->CheckHome(); !st.ok()) return done(st);
+    const absl::flat_hash_set<uint64_t> asked(jobs.begin(), jobs.end());
+    std::vector<uint64_t> rest;
+    for (const auto& [name, plan] : parts_.resting->all()) {
+      const HomeJob* const home = parts_.homes->Find(name);
+      // It is being woken, or peers may still have to hear of its growth.
+      const bool moves = home != nullptr && (!home->made() || home->growing());
+      if (!moves && asked.contains(plan.job)) rest.push_back(plan.job);
+    }
+    done(std::move(rest));
+  });
+}
+
+void RollCall::CompareJobs(JobRoll roll, std::function<void(absl::StatusOr<RollAnswer>)> done) {
+  parts_.strand->Post([this, roll = std::move(roll), done = std::move(done)] {
+    const absl::Status home = parts_.self->CheckHome();
+    home.ok() ? done(Compare(roll)) : done(home);
+  });
+}
 
 absl::StatusOr<RollAnswer> RollCall::Compare(const JobRoll& roll) const {
   std::vector<JobPlan> plans;

@@ -2,33 +2,38 @@
 // data directory came back empty cannot know its missing jobs: its home does, and tells it. A home
 // that lost its own learns its jobs from the other servers. A missing job is a damaged job: made
 // anew, it would train from the start without a word.
-// Comes from: Home. Goes to: DamagedJobs, JobStore, the home through PeerLink.
-// Thread safety: owned by the directory's strand.
+// Comes from: Directory, the Peer service at the home. Goes to: DamagedJobs, JobStore, the home
+// through PeerLink.
+// Thread safety: HomeRecordsApi from any thread; owned by the directory's strand.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <set>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "server/operator/desk_parts.h"
 
 namespace ballast::server {
 
-class RollCall {
+class RollCall final : public HomeRecordsApi {
  public:
   explicit RollCall(const DeskParts& parts) : parts_(parts) {}
 
   // Asks the home, until it answers; and from time to time as long as something is lacking. At the
   // home itself: nothing.
   void Begin();
-  // At the home: the jobs that it and the server of `roll` should have and lack. Errors: the
-  // metadata store's.
-  absl::StatusOr<RollAnswer> Compare(const JobRoll& roll) const;
+  void WhichRest(std::vector<uint64_t> jobs,
+                 std::function<void(absl::StatusOr<std::vector<uint64_t>>)> done) override;
+  // Errors: the metadata store's.
+  void CompareJobs(JobRoll roll, std::function<void(absl::StatusOr<RollAnswer>)> done) override;
   // The job was removed here on purpose. Where a roll was under way, one of the two servers may
   // still have it.
   void OnForgotten(uint64_t job) { forgotten_.insert(job); }
 
  private:
+  absl::StatusOr<RollAnswer> Compare(const JobRoll& roll) const;
   // Every durable job with a record here.
   absl::StatusOr<JobRoll> Own() const;
   void Ask(JobRoll roll);

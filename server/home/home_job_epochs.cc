@@ -43,7 +43,7 @@ void HomeJob::ChangeIfDue(Turn* turn) {
   const uint32_t world = seating_.WorldWanted(plan_.epoch);
   change_.emplace(plan_, world);
   ++changes_;
-  turn->Do(home::SealAt{rules_->self, plan_.job, plan_.epoch.epoch, world, changes_});
+  turn->Do(home::SealAt{rules_->self, {plan_.job, plan_.epoch.epoch, world}, changes_});
 }
 
 void HomeJob::OnSealed(const home::SealedInput& input, Turn* turn) {
@@ -59,7 +59,7 @@ void HomeJob::OnSealed(const home::SealedInput& input, Turn* turn) {
     if (input.server != rules_->self || server == rules_->self) continue;
     // The others need not keep room that the home does not have.
     const uint32_t granted = change_->Grant().granted;
-    turn->Do(home::SealAt{server, plan_.job, plan_.epoch.epoch, granted, changes_});
+    turn->Do(home::SealAt{server, {plan_.job, plan_.epoch.epoch, granted}, changes_});
     if (BALLAST_MUTANT(kStartFromHome)) change_->OnSealed(server, *input.answer);
   }
   if (change_->AllSealed()) WriteRecord(turn);
@@ -109,7 +109,7 @@ void HomeJob::WriteRecord(Turn* turn) {
     // trainers.
     const EpochRecord& now = plan_.epoch;
     for (const uint32_t server : plan_.servers) {
-      turn->Do(home::SealAt{server, plan_.job, now.epoch, now.world(), changes_});
+      turn->Do(home::SealAt{server, {plan_.job, now.epoch, now.world()}, changes_});
     }
     return EndChange(next.status(), turn);
   }

@@ -1,79 +1,57 @@
-// HomeJobs drives the jobs of which this server is the home: it feeds each HomeJob, and carries out
-// its effects on this server, on the peers and on the trainers that wait.
-// Comes from: Directory. Goes to: HomeHost (this server), PeerLink, the callers of attach.
-// Thread safety: on the directory's strand.
+// HomeJobs drives the jobs of which this server is the home: it answers trainers, feeds each
+// HomeJob, and carries out its effects on this server, on the peers and on the trainers that wait.
+// Comes from: Directory; trainers through TrainerApi. Goes to: LocalShares, PeerLink.
+// Thread safety: TrainerApi from any thread; all else on the directory's strand.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <memory>
 #include <string>
 #include <variant>
-#include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "common/base/clock.h"
 #include "common/metrics/registry.h"
-#include "server/home/home_job.h"
+#include "server/home/home_table.h"
 #include "server/home/home_timers.h"
 #include "server/home/job_places.h"
+#include "server/home/latest_reports.h"
 #include "server/home/rendezvous_desk.h"
-#include "server/jobs/directory_config.h"
+#include "server/jobs/attach_types.h"
+#include "server/jobs/damaged_jobs.h"
+#include "server/jobs/job_lookup.h"
+#include "server/jobs/owner_strand.h"
 #include "server/jobs/peer_calls.h"
+#include "server/jobs/resting_jobs.h"
+#include "server/jobs/this_server.h"
 
 namespace ballast::server {
 
-using AttachDone = std::function<void(absl::StatusOr<AttachResult>)>;
-using ExtendDone = std::function<void(absl::StatusOr<JobPlan>)>;
-
-// The server that the home's jobs live on: its strand, and its own share of each job.
-class HomeHost {
+class HomeJobs final : public TrainerApi {
  public:
-  virtual ~HomeHost() = default;
+  // All outlive the object.
+  struct Parts {
+    const ThisServer* self = nullptr;
+    OwnerStrand* strand = nullptr;
+    const Clock* clock = nullptr;
+    LocalShares* shares = nullptr;
+    RestingJobs* resting = nullptr;
+    const DamagedJobs* damaged = nullptr;
+    PeerLink* peers = nullptr;
+    Gauge* under_way = nullptr;  // how many jobs have not ended; may be null
+  };
 
-  // Runs a task on the strand, now or later, and keeps the host alive until then.
-  virtual void PostHere(std::function<void()> task) = 0;
-  virtual void PostLater(std::chrono::nanoseconds delay, std::function<void()> task) = 0;
-  // As long as a copy of it lives, the host does.
-  virtual std::shared_ptr<void> Keep() = 0;
+  explicit HomeJobs(const Parts& parts);
 
-  // This server's share of a job. `done` may run at once, or on the strand.
-  virtual absl::Status MakeHere(const JobPlan& plan) = 0;
-  virtual void SealHere(const SealCall& call,
-                        std::function<void(absl::StatusOr<SealAnswer>)> done) = 0;
-  virtual void AdoptHere(const JobPlan& plan, std::function<void(absl::Status)> done) = 0;
-  virtual void GrowHere(const JobPlan& plan, std::function<void(absl::Status)> done) = 0;
-  virtual absl::Status SaveHere(const JobPlan& plan) = 0;
-  // The job's engine, or null.
-  virtual std::shared_ptr<RoundEngine> EngineOf(uint64_t job) = 0;
-  // Gives back the memory of a job, and of all ended ones; calls HomeJobs::OnReleased.
-  virtual void ReleaseHere(uint64_t job) = 0;
-  virtual void ReleaseEnded() = 0;
-  // As ReleaseHere, and removes its files.
-  virtual void ForgetHere(uint64_t job) = 0;
+  void Attach(AttachCall call, AttachDone done) override;
+  void AttachCancelled(const QualifiedName& job, uint32_t slot, uint64_t call) override;
+  void Extend(ExtendCall call, ExtendDone done) override;
+  void Rendezvous(RendezvousCall call, RendezvousDone done) override;
+  void Heard(DoingReport report) override;
 
-  // The plan of a job kept on disk only, or null.
-  virtual const JobPlan* Resting(const QualifiedName& name) const = 0;
-  // Why that job cannot be woken now.
-  virtual absl::Status HeldAtRest(const JobPlan& plan) const = 0;
-  virtual void RestsNoMore(const QualifiedName& name) = 0;
-};
-
-class HomeJobs {
- public:
-  // `under_way`: how many have not ended; may be null. It and the other pointers outlive it.
-  HomeJobs(const DirectoryConfig& config, const Clock* clock, PeerLink* peers, HomeHost* host,
-           Gauge* under_way);
-
-  // Calls of trainers; this server is the home, and the spec of `call` is valid. See JobDirectory.
-  void Attach(const AttachCall& call, const AttachDone& done);
-  void HangUp(const QualifiedName& job, uint32_t slot, uint64_t call);
-  void Extend(const ExtendCall& call, const ExtendDone& done);
-  // The rendezvous of the jobs here; it follows their epochs.
-  RendezvousDesk* rendezvous() { return &rendezvous_; }
+  // --- On the strand
+  const HomeTable& table() const { return homes_; }
 
   // A job was read from this server's disk; see HomeJob::Recovered.
   void Recover(const JobPlan& plan, bool making);
@@ -91,28 +69,19 @@ class HomeJobs {
   // Every call that waits gets `status`.
   void FailCalls(const absl::Status& status);
 
-  // The job of that name, or null.
-  const HomeJob* Find(const QualifiedName& name) const;
-  // A job of which some peer may still say that it has ended, or null; with `tenant` one of its.
-  const HomeJob* FindUnconfirmed(const std::string* tenant = nullptr) const;
-  // Jobs whose world comes together.
-  std::vector<JobStatus> Attaching() const;
-
  private:
   // Whether the caller may start a new job, after ended ones are removed. Waking a job is always
   // allowed: its trainers continue with their state.
   absl::Status CheckPlaces(const AttachCall& call);
 
-  struct Home {
-    uint64_t life = 0;
-    HomeJob job;
-  };
   using Life = home::Life;
   using Feeder = std::function<void(home::Input)>;
 
-  // Null if that job is gone.
-  const HomeJob* At(const Life& to) const;
+  // Attach, at the home, of a valid job.
+  void Seat(const AttachCall& call, const AttachDone& done);
   Life Add(HomeJob job);
+  // Lets go of a job that is not under way any more.
+  void Remove(const QualifiedName& name);
   void Wake(JobPlan plan, const AttachCall& call, const AttachDone& done);
   home::AttachInput Ask(const AttachCall& call, const AttachDone& done);
   void Feed(const Life& to, const home::Input& input);
@@ -121,7 +90,6 @@ class HomeJobs {
   Feeder Later(const Life& to);
   // A server has made a job, or has failed to. An abandoned job is dropped there.
   void OnMade(const Life& to, uint32_t server, const JobPlan& plan, const absl::Status& status);
-  void DropAtPeer(uint32_t server, uint64_t job);
 
   void Do(const Life& to, const home::RefuseAttach& effect);
   void Do(const Life& to, const home::DropCall& effect);
@@ -144,23 +112,16 @@ class HomeJobs {
   void Do(const Life& to, const home::Arm& effect);
   void Do(const Life& to, const home::Note& effect);
 
+  const Parts parts_;
   const DirectoryConfig& config_;
   const home::Rules rules_;
-  const Clock* const clock_;
-  PeerLink* const peers_;
-  HomeHost* const host_;
-  std::map<QualifiedName, Home> homes_;
-  RendezvousDesk rendezvous_{{clock_, host_, rules_.lease}, [this](uint64_t job) -> const HomeJob* {
-                               for (const auto& [name, home] : homes_) {
-                                 if (home.job.plan().job == job) return &home.job;
-                               }
-                               return nullptr;
-                             }};
-  HomeTimers timers_{clock_, host_, [this](const Life& to, const home::Due& due) {
+  HomeTable homes_;
+  LatestReports reports_;
+  RendezvousDesk rendezvous_{{parts_.clock, parts_.strand, rules_.lease}, &homes_};
+  HomeTimers timers_{parts_.clock, parts_.strand, [this](const Life& to, const home::Due& due) {
                        std::visit([&](const auto& input) { Feed(to, input); }, due);
                      }};
   JobPlaces places_;
-  uint64_t next_life_ = 1;
   home::Ticket next_ticket_ = 1;
   std::map<home::Ticket, AttachDone> attaches_;
   std::map<home::Ticket, ExtendDone> extends_;

@@ -3,18 +3,16 @@
 #include <algorithm>
 #include <vector>
 
-#include "server/home/home_jobs.h"
-
 namespace ballast::server {
 namespace {
 
 using std::chrono::nanoseconds;
 
-// A wait up to this long is the host's alone: it is over before many can pile up, and it ends at
+// A wait up to this long is the strand's alone: it is over before many can pile up, and it ends at
 // its very time.
 constexpr std::chrono::seconds kShort{1};
 
-// How close to its end a wait gets before the host is asked for its very time.
+// How close to its end a wait gets before the strand is asked for its very time.
 constexpr std::chrono::milliseconds kClose{4};
 
 // When to wake for a deadline `due`: in the second half of the time until then, at a multiple of a
@@ -31,7 +29,7 @@ nanoseconds WakeFor(nanoseconds due, nanoseconds now) {
 
 void HomeTimers::Arm(const home::Life& to, const home::Arm& arm) {
   if (arm.after <= kShort) {
-    return host_->PostLater(arm.after, [this, to, due = arm.due] { feed_(to, due); });
+    return strand_->PostAfter(arm.after, [this, to, due = arm.due] { feed_(to, due); });
   }
   const nanoseconds now = clock_->Now();
   waits_.emplace(now + arm.after, Wait{to, arm.due});
@@ -48,10 +46,10 @@ void HomeTimers::Look(nanoseconds now) {
   if (!wakes_.empty() && *wakes_.begin() <= due) return;
   const nanoseconds at = WakeFor(due, now);
   wakes_.insert(at);
-  host_->PostLater(at - now, [this, at] { OnWake(at); });
+  strand_->PostAfter(at - now, [this, at] { OnWake(at); });
 }
 
-// The host may keep another time than the clock: `at` has come all the same.
+// The strand may keep another time than the clock: `at` has come all the same.
 void HomeTimers::OnWake(nanoseconds at) {
   wakes_.erase(at);
   const nanoseconds now = std::max(at, clock_->Now());

@@ -1,7 +1,7 @@
-// HomeTimers keeps the waits of the jobs of one home, and asks the host for few wake-ups, however
-// many jobs come and go: the host cannot cancel a wake-up, but the wait itself can end early.
-// Comes from: HomeJobs. Goes to: HomeHost (time), HomeJobs (waits that end). Thread safety: on the
-// directory's strand.
+// HomeTimers keeps the waits of the jobs of one home, and asks the strand for few wake-ups,
+// however many jobs come and go: the strand cannot cancel a wake-up, but the wait can end early.
+// Comes from: HomeJobs. Goes to: OwnerStrand (time), HomeJobs (waits that end). Thread safety: on
+// the directory's strand.
 #pragma once
 
 #include <chrono>
@@ -12,10 +12,9 @@
 
 #include "common/base/clock.h"
 #include "server/home/home_types.h"
+#include "server/jobs/owner_strand.h"
 
 namespace ballast::server {
-
-class HomeHost;
 
 class HomeTimers {
  public:
@@ -25,9 +24,9 @@ class HomeTimers {
     home::Due due;
   };
 
-  // `clock` and `host` outlive it. It must live until the host has run or dropped its wake-ups.
-  HomeTimers(const Clock* clock, HomeHost* host, Feed feed)
-      : clock_(clock), host_(host), feed_(std::move(feed)) {}
+  // `clock` and `strand` outlive it. It must live until the strand has run or dropped its wake-ups.
+  HomeTimers(const Clock* clock, OwnerStrand* strand, Feed feed)
+      : clock_(clock), strand_(strand), feed_(std::move(feed)) {}
 
   // Feeds `arm.due` to the job after `arm.after`, not earlier, unless Drop comes first.
   void Arm(const home::Life& to, const home::Arm& arm);
@@ -40,10 +39,10 @@ class HomeTimers {
   void OnWake(std::chrono::nanoseconds at);
 
   const Clock* const clock_;
-  HomeHost* const host_;
+  OwnerStrand* const strand_;
   const Feed feed_;
   std::multimap<std::chrono::nanoseconds, Wait> waits_;  // by when they end
-  std::set<std::chrono::nanoseconds> wakes_;             // that the host was asked for
+  std::set<std::chrono::nanoseconds> wakes_;             // that the strand was asked for
 };
 
 }  // namespace ballast::server

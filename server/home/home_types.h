@@ -179,9 +179,7 @@ struct WakeRecord {  // the job rests no more
 };
 struct SealAt {  // no round of the epoch is prepared any more; answer with SealedInput
   uint32_t server = 0;
-  uint64_t job = 0;
-  uint32_t epoch = 0;
-  uint32_t world = 0;   // trainers that the next epoch wants
+  SealCall call;
   uint32_t change = 0;  // the home's number of this change of epoch
 };
 struct AdoptAt {  // the server goes over to the epoch of `plan`; answer with AdoptedInput

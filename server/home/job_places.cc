@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "common/base/log.h"
+#include "common/base/status_macros.h"
 #include "server/home/home_errors.h"
 
 namespace ballast::server {
@@ -45,6 +47,14 @@ JobRoom JobPlaces::Room(const AttachCall& call, const JobCounts& counts) const {
   const std::string tenant = call.caller.tenant();
   const bool numbered = config_->quotas->UseOf(tenant).limits.jobs != kUnlimited;
   return RoomForJob(counts, tenant, config_->jobs_max, call.caller.secured && !numbered);
+}
+
+absl::StatusOr<AttachDone> CountAttach(const std::shared_ptr<Quotas>& quotas,
+                                       const AttachCall& call, const AttachDone& done) {
+  const Holding attach{Holding::Kind::kAttach, quotas->NewNumber()};
+  BALLAST_RETURN_IF_ERROR(quotas->Take(attach, call.caller.tenant(), {.waiting_attaches = 1}));
+  return AttachDone([done, counted = GiveAtEnd(quotas, attach)](
+                        absl::StatusOr<AttachResult> result) { done(std::move(result)); });
 }
 
 }  // namespace ballast::server

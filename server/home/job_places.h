@@ -5,14 +5,17 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/metrics/registry.h"
 #include "server/home/home_job.h"
 #include "server/jobs/attach_types.h"
 #include "server/jobs/directory_config.h"
 #include "server/quota/job_share.h"
+#include "server/quota/quotas.h"
 
 namespace ballast::server {
 
@@ -58,6 +61,12 @@ size_t Pending(const Homes& homes, const std::string& tenant) {
     return !entry.second.job.made() && entry.second.job.plan().tenant == tenant;
   }));
 }
+
+// `done`, wrapped to count the call among those of its tenant that wait, until its last copy is
+// gone. RESOURCE_EXHAUSTED OVER_QUOTA: the tenant of the caller has as many as it may; `done` is
+// not called.
+absl::StatusOr<AttachDone> CountAttach(const std::shared_ptr<Quotas>& quotas,
+                                       const AttachCall& call, const AttachDone& done);
 
 // 1 for a job under way, 0 for one that has ended or is over.
 inline int UnderWay(const HomeJob& job) {

@@ -9,7 +9,6 @@
 
 #include "common/base/check.h"
 #include "server/home/home_errors.h"
-#include "server/home/home_jobs.h"
 
 namespace ballast::server {
 namespace {
@@ -38,7 +37,7 @@ rendezvous::RendezvousFsm* RendezvousDesk::FsmOf(const HomeJob& job) {
 }
 
 const HomeJob* RendezvousDesk::FindRunning(uint64_t job) const {
-  const HomeJob* const found = find_(job);
+  const HomeJob* const found = homes_->Find(job);
   const bool runs = found != nullptr && found->made() && found->stage() != HomeJob::Stage::kEnded;
   return runs ? found : nullptr;
 }
@@ -55,10 +54,11 @@ void RendezvousDesk::Ask(const RendezvousCall& call, const RendezvousDone& done)
   Do(call.job, effects);
 }
 
-void RendezvousDesk::OnHeard(uint64_t job, const Member& rank, const Doing& doing) {
-  const HomeJob* const runs = FindRunning(job);
+void RendezvousDesk::OnHeard(const DoingReport& report) {
+  const HomeJob* const runs = FindRunning(report.job);
+  const Member& rank = report.rank;
   if (runs == nullptr || !runs->plan().epoch.Holds(rank.slot, rank.incarnation)) return;
-  FsmOf(*runs)->OnHeard(rank.slot, {clock_->Now(), doing});
+  FsmOf(*runs)->OnHeard(rank.slot, {clock_->Now(), report.doing});
 }
 
 void RendezvousDesk::Follow(const HomeJob& job) {
@@ -98,7 +98,7 @@ void RendezvousDesk::LookInTime(uint64_t job) {
   std::set<std::chrono::nanoseconds>& looks = known->second.looks;
   if (!looks.empty() && (*looks.begin() <= at || looks.size() >= kLooksMax)) return;
   looks.insert(at);
-  host_->PostLater(at - now, [this, job, at] { OnDue(job, at); });
+  strand_->PostAfter(at - now, [this, job, at] { OnDue(job, at); });
 }
 
 void RendezvousDesk::OnDue(uint64_t job, std::chrono::nanoseconds at) {

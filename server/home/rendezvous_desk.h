@@ -6,42 +6,34 @@
 
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <set>
-#include <utility>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "common/base/clock.h"
 #include "common/rendezvous/rendezvous_fsm.h"
-#include "server/home/home_job.h"
+#include "server/home/home_table.h"
 #include "server/jobs/attach_types.h"
+#include "server/jobs/owner_strand.h"
 
 namespace ballast::server {
 
-class HomeHost;
-
-using RendezvousDone = std::function<void(absl::StatusOr<rendezvous::Reply>)>;
-
 class RendezvousDesk {
  public:
-  // The job of that number, if it is here; else null.
-  using FindJob = std::function<const HomeJob*(uint64_t job)>;
-
   // What home jobs share: both outlive it. `lease`: of every seat.
   struct House {
     const Clock* clock;
-    HomeHost* host;
+    OwnerStrand* strand;
     std::chrono::nanoseconds lease{0};
   };
-  RendezvousDesk(House house, FindJob find)
-      : clock_(house.clock), host_(house.host), lease_(house.lease), find_(std::move(find)) {}
+  // `homes` outlives it, too.
+  RendezvousDesk(const House& house, const HomeTable* homes)
+      : clock_(house.clock), strand_(house.strand), lease_(house.lease), homes_(homes) {}
 
   // A call of a trainer. Errors: RendezvousFsm::OnCall's; NOT_FOUND UNKNOWN_JOB.
   void Ask(const RendezvousCall& call, const RendezvousDone& done);
   // The process has said what it does; nothing where it is no member of the job.
-  void OnHeard(uint64_t job, const Member& rank, const Doing& doing);
+  void OnHeard(const DoingReport& report);
   // `job` may have another epoch, or have ended.
   void Follow(const HomeJob& job);
   // The job is no longer here: its calls that wait get `why`.
@@ -67,9 +59,9 @@ class RendezvousDesk {
   void Do(uint64_t job, const rendezvous::Effects& effects);
 
   const Clock* const clock_;
-  HomeHost* const host_;
+  OwnerStrand* const strand_;
   const std::chrono::nanoseconds lease_;
-  const FindJob find_;
+  const HomeTable* const homes_;
   std::map<uint64_t, Served> served_;  // by number of the job
   std::map<rendezvous::Ticket, RendezvousDone> calls_;
   rendezvous::Ticket next_ticket_ = 1;

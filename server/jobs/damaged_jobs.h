@@ -55,6 +55,12 @@ class DamagedJobs {
   // Null: nothing is known to be wrong with it.
   Ref Find(uint64_t job) const;
   Ref Find(const QualifiedName& name) const;
+  // Why the job of that name, which is on disk here and does not rest, could not be opened. OK for
+  // every other name: a job that rests is opened when trainers wake it.
+  absl::Status CheckOpen(const QualifiedName& name) const {
+    const Ref damaged = Find(name);
+    return damaged == nullptr || damaged->plan.resting ? absl::OkStatus() : damaged->why;
+  }
   // The error for a trainer that asks for a job without an engine: as JobLookup::WhyNot. For a
   // lacking job NOT_FOUND UNKNOWN_JOB: trainers wait, as a disk may be mounted yet.
   absl::Status WhyNot(uint64_t job, const Caller& caller) const;

@@ -1,14 +1,17 @@
-// JobLookup: a job's engine on this server, by the job's number.
-// Comes from: server/service. Goes to: LocalJobs. Thread safety: every method may be called from
-// any thread.
+// JobLookup: a job's engine on this server, by the job's number. LocalShares: this server's share
+// of each job, for the driver of jobs at their home. Comes from: server/service, HomeJobs. Goes to:
+// LocalJobs. Thread safety: every method of JobLookup may be called from any thread; the others of
+// LocalShares on the directory's strand.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "absl/status/status.h"
 #include "server/engine/round_engine.h"
 #include "server/jobs/attach_types.h"
+#include "server/jobs/peer_calls.h"
 #include "server/round/no_job.h"
 
 namespace ballast::server {
@@ -24,6 +27,23 @@ class JobLookup {
     (void)caller;
     return NoJobHere(job);
   }
+};
+
+// On the strand, the methods of JobShareApi begin at once.
+class LocalShares : public JobLookup, public JobShareApi {
+ public:
+  // Makes the job, or opens it as it rests here; the same plan again changes nothing.
+  virtual absl::Status Make(const JobPlan& plan) = 0;
+  // The job's record is `plan` from now on.
+  virtual absl::Status Save(const JobPlan& plan) = 0;
+  // Gives back the memory of the job and lets go of its engine; it may be unknown.
+  virtual void Drop(uint64_t job) = 0;
+  // Drops ended jobs before their job_ttl is over; null: of all tenants. Returns whether there were
+  // any.
+  virtual bool DropEnded(const std::string* tenant) = 0;
+  // As Drop, and removes the job's files: it could not be made everywhere, or was deleted. Errors
+  // are logged; the job still has its name then, and may be forgotten again.
+  virtual absl::Status Forget(uint64_t job) = 0;
 };
 
 }  // namespace ballast::server

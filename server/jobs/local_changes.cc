@@ -17,12 +17,19 @@ namespace {
 // its quota. Returns whether there were any.
 bool MakeRoom(const JobPlan& plan, const absl::Status& lacks, LocalJobs* jobs) {
   if (ReasonOf(lacks) == Reason::kOverQuota) return jobs->DropEnded(&plan.tenant);
-  return ReasonOf(lacks) == Reason::kOverBudget && jobs->DropEnded();
+  return ReasonOf(lacks) == Reason::kOverBudget && jobs->DropEnded(/*tenant=*/nullptr);
 }
 
 // As above, for a seal that granted less than was wanted. Without a refusal memory was short.
 bool MakeRoom(const JobPlan& plan, const MemoryBook::Grant& less, LocalJobs* jobs) {
-  return less.refusal.ok() ? jobs->DropEnded() : MakeRoom(plan, less.refusal, jobs);
+  return less.refusal.ok() ? jobs->DropEnded(/*tenant=*/nullptr)
+                           : MakeRoom(plan, less.refusal, jobs);
+}
+
+GrowthFiles FilesOfGrowth(JobStore* store) {
+  return {.make = [store](const JobPlan& grown) { return store->Grow(grown); },
+          .save = [store](const JobPlan& grown) { return store->Save(grown); },
+          .drop_old = [store](const JobPlan& grown) { store->DropOutgrown(grown); }};
 }
 
 }  // namespace
@@ -124,16 +131,17 @@ absl::StatusOr<bool> LocalJobs::Retry(const QualifiedName& name) {
 // The promise must outlive this process before another server builds on it. It is saved on the
 // engine's strand, as Adopt's record is: a late repetition of the seal must not undo the next
 // epoch.
-void LocalJobs::Seal(const SealCall& call,
-                     const std::function<void(absl::StatusOr<SealAnswer>)>& done) {
-  if (!Knows(call.job)) return done(WhyNotSealed(call.job));
-  jobs_.at(call.job).told = ++told_;
-  const auto save = [store = parts_.store](const JobPlan& sealed) { return store->Save(sealed); };
-  const auto answer = [this, call, done](absl::StatusOr<SealAnswer> sealed) {
-    OnSealed(call, &sealed);
-    done(sealed);
-  };
-  Find(call.job)->changes().Seal(call.epoch, save, parts_.strand->Bind(answer));
+void LocalJobs::Seal(SealCall call, std::function<void(absl::StatusOr<SealAnswer>)> done) {
+  parts_.strand->Run([this, call, done = std::move(done)] {
+    if (!Knows(call.job)) return done(WhyNotSealed(call.job));
+    jobs_.at(call.job).told = ++told_;
+    const auto save = [store = parts_.store](const JobPlan& sealed) { return store->Save(sealed); };
+    const auto answer = [this, call, done](absl::StatusOr<SealAnswer> sealed) {
+      OnSealed(call, &sealed);
+      done(sealed);
+    };
+    Find(call.job)->changes().Seal(call.epoch, save, parts_.strand->Bind(answer));
+  });
 }
 
 // Room for the next epoch is the job's own from now on: other jobs may be sealed meanwhile.
@@ -164,23 +172,25 @@ absl::Status LocalJobs::WhyNotSealed(uint64_t job) const {
                        {.job = plan->spec.name, .server = self()});
 }
 
-void LocalJobs::Adopt(const JobPlan& plan, const Done& done) {
-  if (!Knows(plan.job)) return done(parts_.self->NoDurableJob(plan.job));
-  Job& job = jobs_.at(plan.job);
-  job.told = ++told_;
-  if (absl::Status st = CheckPlan(plan); !st.ok()) return done(st);
-  const std::shared_ptr<RoundEngine> engine = Find(plan.job);
-  const MemoryPlan memory = PlanOfEpoch(plan, job, engine->window_extents());
-  const bool same_world = plan.epoch.world() == job.plan.epoch.world();
-  const uint32_t window = same_world ? engine->window_extents() : memory.window_extents;
-  engine->changes().Adopt(
-      {.plan = plan,
-       .window_extents = window,
-       .save = [store = parts_.store, plan] { return store->Save(plan); },
-       .done = parts_.strand->Bind([this, plan, memory, done](const absl::Status& status) {
-         if (status.ok()) OnAdopted(plan, memory);
-         done(status);
-       })});
+void LocalJobs::AdoptEpoch(JobPlan plan, Done done) {
+  parts_.strand->Run([this, plan = std::move(plan), done = std::move(done)] {
+    if (!Knows(plan.job)) return done(parts_.self->NoDurableJob(plan.job));
+    Job& job = jobs_.at(plan.job);
+    job.told = ++told_;
+    if (absl::Status st = CheckPlan(plan); !st.ok()) return done(st);
+    const std::shared_ptr<RoundEngine> engine = Find(plan.job);
+    const MemoryPlan memory = PlanOfEpoch(plan, job, engine->window_extents());
+    const bool same_world = plan.epoch.world() == job.plan.epoch.world();
+    const uint32_t window = same_world ? engine->window_extents() : memory.window_extents;
+    engine->changes().Adopt(
+        {.plan = plan,
+         .window_extents = window,
+         .save = [store = parts_.store, plan] { return store->Save(plan); },
+         .done = parts_.strand->Bind([this, plan, memory, done](const absl::Status& status) {
+           if (status.ok()) OnAdopted(plan, memory);
+           done(status);
+         })});
+  });
 }
 
 // Room for this world was kept since the seal. The record is final, even if this server has started
@@ -207,6 +217,13 @@ void LocalJobs::OnAdopted(const JobPlan& plan, const MemoryPlan& memory) {
 
 // --- Growth -------------------------------------------------------------------------------------
 
+void LocalJobs::ExtendJob(JobPlan plan, Done done) {
+  const auto placed = [self = parts_.self, done = std::move(done)](const absl::Status& status) {
+    done(self->WithPlace(status));
+  };
+  parts_.strand->Run([this, plan = std::move(plan), placed] { Extend(plan, placed); });
+}
+
 void LocalJobs::Extend(const JobPlan& plan, const Done& done) {
   const auto it = jobs_.find(plan.job);
   const std::shared_ptr<RoundEngine> engine = Find(plan.job);
@@ -218,7 +235,7 @@ void LocalJobs::Extend(const JobPlan& plan, const Done& done) {
                       {.server = self()}));
   }
   if (absl::Status st = ValidateJobSpec(plan.spec, config().limits); !st.ok()) return done(st);
-  const GrowthFiles files = durable ? FilesOfGrowth() : GrowthFiles();
+  const GrowthFiles files = durable ? FilesOfGrowth(parts_.store) : GrowthFiles();
   const JobPlan& own = it->second.plan;
   // Sent again by a restarted home: the plan is known, and may already hold room for the next
   // epoch.
@@ -254,13 +271,6 @@ void LocalJobs::OnExtended(const JobPlan& plan, const MemoryPlan& before,
   it->second.plan = plan;
   it->second
       .promised = {};  // The job's memory now fits this plan exactly, room for its epoch included.
-}
-
-GrowthFiles LocalJobs::FilesOfGrowth() const {
-  JobStore* const store = parts_.store;
-  return {.make = [store](const JobPlan& grown) { return store->Grow(grown); },
-          .save = [store](const JobPlan& grown) { return store->Save(grown); },
-          .drop_old = [store](const JobPlan& grown) { store->DropOutgrown(grown); }};
 }
 
 }  // namespace ballast::server

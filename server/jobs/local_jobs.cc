@@ -12,6 +12,40 @@
 #include "server/jobs/durable.h"
 
 namespace ballast::server {
+namespace {
+
+absl::Status NoDataDir(const JobPlan& plan, int self) {
+  return ReasonedError(
+      absl::StatusCode::kFailedPrecondition, Reason::kBadSpec,
+      absl::StrCat("job \"", plan.spec.name, "\" wants durability, but server ", self,
+                   " has no storage.data_dir; set one, or use durability none"),
+      {.job = plan.spec.name, .server = self});
+}
+
+absl::Status StrangeFiles(const JobPlan& other, const JobStore& store, const ThisServer& self) {
+  const std::string& name = other.spec.name;
+  const std::string directory = store.Directory(other.job);
+  return ReasonedError(
+      absl::StatusCode::kDataLoss, Reason::kStateLost,
+      absl::StrCat("server ", self.id(), " has files of job \"", name, "\" (", JobIdText(other.job),
+                   ", epoch ", other.epoch.epoch, "), of which its home, server ", self.home().id,
+                   ", has no record. Put back that server's data directory; or give the job up: "
+                   "stop server ",
+                   self.id(), ", give ", directory, " the name ", directory, ".gone, and start it"),
+      {.job = name, .server = static_cast<int>(self.id())});
+}
+
+// Whether a vote was given in a job that does not run. What cannot be read may be anything.
+bool ProgressOnDisk(const JobPlan& plan, JobStore* store) {
+  const auto storage = store->Open(plan);
+  if (!storage.ok()) return true;
+  const auto& rounds = (*storage)->log()->rounds();
+  return std::any_of(rounds.begin(), rounds.end(),
+                     [](const auto& round) { return round.second.prepared.has_value(); });
+}
+
+}  // namespace
+
 std::shared_ptr<RoundEngine> LocalJobs::Find(uint64_t job) const {
   MutexLock lock(&mu_);
   const auto it = engines_.find(job);
@@ -100,7 +134,7 @@ absl::Status LocalJobs::MakeNew(const JobPlan& plan) {
 }
 
 absl::StatusOr<std::unique_ptr<JobStorage>> LocalJobs::MakeStorage(const JobPlan& plan) {
-  if (parts_.store == nullptr) return NoDataDir(plan);
+  if (parts_.store == nullptr) return NoDataDir(plan, self());
   // When a job is not new, every server has told the home that it has files.
   if (!plan.making) {
     return parts_.damaged->Lacks({plan.job, plan.name(), plan.servers, true},
@@ -109,14 +143,6 @@ absl::StatusOr<std::unique_ptr<JobStorage>> LocalJobs::MakeStorage(const JobPlan
   JobPlan record = plan;
   record.making = parts_.self->id() == plan.servers.front() && plan.servers.size() > 1;
   return parts_.store->Create(record);
-}
-
-absl::Status LocalJobs::NoDataDir(const JobPlan& plan) const {
-  return ReasonedError(
-      absl::StatusCode::kFailedPrecondition, Reason::kBadSpec,
-      absl::StrCat("job \"", plan.spec.name, "\" wants durability, but server ", self(),
-                   " has no storage.data_dir; set one, or use durability none"),
-      {.job = plan.spec.name, .server = self()});
 }
 
 // A job that rested here, as this server left it; `plan` is the home's copy.
@@ -181,6 +207,24 @@ absl::StatusOr<std::shared_ptr<RoundEngine>> LocalJobs::MakeEngine(
 // --- Where the home does not know a job of this name
 // ----------------------------------------------
 
+// Jobs here may rest at the home, although this server has missed their end: they are asked for
+// before the job is refused for lack of room.
+void LocalJobs::CreateJob(JobPlan plan, Done done) {
+  const auto placed = [self = parts_.self, done = std::move(done)](const absl::Status& status) {
+    done(self->WithPlace(status));
+  };
+  parts_.strand->Post([this, plan = std::move(plan), placed] {
+    parts_.listener->OnJobOrdered(plan);
+    MakeForHome(plan, [=, this](const absl::Status& made) {
+      const Reason why = ReasonOf(made);
+      if (why != Reason::kOverBudget && why != Reason::kOverQuota) return placed(made);
+      parts_.listener->FindRoom([=, this](const absl::Status& found) {
+        found.ok() ? MakeForHome(plan, placed) : placed(made);
+      });
+    });
+  });
+}
+
 // Either the creation of the other job was broken off, or the home has lost its records: then the
 // job must not begin again unnoticed.
 void LocalJobs::MakeForHome(const JobPlan& plan, const Done& done) {
@@ -195,7 +239,7 @@ void LocalJobs::MakeForHome(const JobPlan& plan, const Done& done) {
   if (absl::Status here = parts_.self->CheckServers(*other); !here.ok()) return done(here);
   const std::shared_ptr<RoundEngine> engine = Find(other->job);
   if (engine == nullptr || !Runs(other->job)) {
-    return done(MakeInPlaceOf(*other, ProgressOnDisk(*other), plan));
+    return done(MakeInPlaceOf(*other, ProgressOnDisk(*other, parts_.store), plan));
   }
   Ask(engine, [this, engine, other = *other, plan, done](const JobStatus& status) {
     const bool progress =
@@ -205,7 +249,7 @@ void LocalJobs::MakeForHome(const JobPlan& plan, const Done& done) {
 }
 
 absl::Status LocalJobs::MakeInPlaceOf(const JobPlan& other, bool progress, const JobPlan& plan) {
-  if (progress || other.epoch.epoch > 1) return StrangeFiles(other);
+  if (progress || other.epoch.epoch > 1) return StrangeFiles(other, *parts_.store, *parts_.self);
   const std::string& name = plan.spec.name;
   BALLAST_LOG(WARN, LogField("run", name))
       << "clearing away job " << JobIdText(other.job) << ", whose creation was broken off";
@@ -215,29 +259,6 @@ absl::Status LocalJobs::MakeInPlaceOf(const JobPlan& other, bool progress, const
   }
   BALLAST_RETURN_IF_ERROR(Forget(other.job));
   return Make(plan);
-}
-
-absl::Status LocalJobs::StrangeFiles(const JobPlan& other) const {
-  const std::string& name = other.spec.name;
-  const std::string directory = parts_.store->Directory(other.job);
-  return ReasonedError(
-      absl::StatusCode::kDataLoss, Reason::kStateLost,
-      absl::StrCat("server ", self(), " has files of job \"", name, "\" (", JobIdText(other.job),
-                   ", epoch ", other.epoch.epoch, "), of which its home, server ",
-                   parts_.self->home().id,
-                   ", has no record. Put back that server's data directory; or give the job up: "
-                   "stop server ",
-                   self(), ", give ", directory, " the name ", directory, ".gone, and start it"),
-      {.job = name, .server = self()});
-}
-
-// Whether a vote was given in a job that does not run. What cannot be read may be anything.
-bool LocalJobs::ProgressOnDisk(const JobPlan& plan) const {
-  const auto storage = parts_.store->Open(plan);
-  if (!storage.ok()) return true;
-  const auto& rounds = (*storage)->log()->rounds();
-  return std::any_of(rounds.begin(), rounds.end(),
-                     [](const auto& round) { return round.second.prepared.has_value(); });
 }
 
 // --- Ending -------------------------------------------------------------------------------------
@@ -317,16 +338,18 @@ absl::Status LocalJobs::Forget(uint64_t job) {
   return removed;
 }
 
-void LocalJobs::Remove(uint64_t job, const Done& done) {
-  if (parts_.work->HaltMaking(job, [this, job, done] { Remove(job, done); })) return;
-  const std::shared_ptr<RoundEngine> engine = Find(job);
-  if (engine == nullptr || !Runs(job) || !IsDurable(Get(job)->plan)) return done(Forget(job));
-  engine->Fail(Deleted(Get(job)->plan));
-  // After the engine's end, which closes the files.
-  Ask(engine, [this, job, done](const JobStatus&) { done(Forget(job)); });
+void LocalJobs::DropJob(uint64_t job, Done done) {
+  parts_.strand->Run([this, job, done = std::move(done)] {
+    if (parts_.work->HaltMaking(job, [this, job, done] { DropJob(job, done); })) return;
+    const std::shared_ptr<RoundEngine> engine = Find(job);
+    if (engine == nullptr || !Runs(job) || !IsDurable(Get(job)->plan)) return done(Forget(job));
+    engine->Fail(JobDeleted(Get(job)->plan));
+    // After the engine's end, which closes the files.
+    Ask(engine, [this, job, done](const JobStatus&) { done(Forget(job)); });
+  });
 }
 
-absl::Status LocalJobs::Deleted(const JobPlan& plan) {
+absl::Status JobDeleted(const JobPlan& plan) {
   return ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kJobFailed,
                        absl::StrCat("job \"", plan.spec.name, "\" was deleted by an operator"),
                        {.job = plan.spec.name});

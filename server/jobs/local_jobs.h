@@ -31,7 +31,7 @@
 
 namespace ballast::server {
 
-class LocalJobs final : public JobLookup {
+class LocalJobs final : public LocalShares {
  public:
   using Done = std::function<void(absl::Status)>;
   struct Job {
@@ -59,6 +59,11 @@ class LocalJobs final : public JobLookup {
     // RoundEngine::OnSeatFree of the job of that name.
     virtual void OnSeatFree(const QualifiedName& name, uint32_t slot, uint64_t incarnation,
                             bool left) = 0;
+    // The home orders this server to make the job.
+    virtual void OnJobOrdered(const JobPlan& plan) = 0;
+    // A job that the home orders has no room here. Lets jobs rest that rest at the home; an error
+    // when it is not known which do.
+    virtual void FindRoom(const Done& done) = 0;
     // The error for a job without room next to the others; `why` is MemoryBook::Plan's.
     virtual absl::Status NoRoom(const JobPlan& plan, const absl::Status& why) const = 0;
   };
@@ -95,42 +100,39 @@ class LocalJobs final : public JobLookup {
   // Starts the engines of these jobs; peers can reach this server now. Any thread.
   void StartRecovered();
 
-  // As OperatorDoor::RetryJob.
+  // As JobsApi::RetryJob.
   absl::StatusOr<bool> Retry(const QualifiedName& name);
 
-  // Makes the job, or opens it as it rests here; the same plan again changes nothing. Errors:
-  // NAME_IN_USE for another plan of this job; Listener::NoRoom; DATA_LOSS STATE_LOST; BAD_SPEC;
-  // SERVER_REMOVED and UNSUPPORTED, ThisServer::CheckServers';
-  // UNAVAILABLE RECOVERING while a snapshot holds its files.
-  absl::Status Make(const JobPlan& plan);
+  // Errors: NAME_IN_USE for another plan of this job; Listener::NoRoom; DATA_LOSS STATE_LOST;
+  // BAD_SPEC; SERVER_REMOVED and UNSUPPORTED, ThisServer::CheckServers'; UNAVAILABLE RECOVERING
+  // while a snapshot holds its files.
+  absl::Status Make(const JobPlan& plan) override;
+  absl::Status Save(const JobPlan& plan) override { return parts_.store->Save(plan); }
   // As Make, for an order of the home, which knows no other job of this name. An existing job of
   // this name is removed if its creation was interrupted, and else STATE_LOST.
-  void MakeForHome(const JobPlan& plan, const Done& done);
+  void CreateJob(JobPlan plan, Done done) override;
+  void DropJob(uint64_t job, Done done) override;
 
-  // Epoch change and growth; see RoundEngine and job_directory.h. Errors: NOT_FOUND UNKNOWN_JOB;
-  // JOB_FINISHED of a job that rests here; those of the engine.
-  void Seal(const SealCall& call, const std::function<void(absl::StatusOr<SealAnswer>)>& done);
-  void Adopt(const JobPlan& plan, const Done& done);
-  void Extend(const JobPlan& plan, const Done& done);
+  // Epoch change and growth; see RoundEngine. Errors: NOT_FOUND UNKNOWN_JOB; JOB_FINISHED of a job
+  // that rests here; those of the engine.
+  void Seal(SealCall call, std::function<void(absl::StatusOr<SealAnswer>)> done) override;
+  void AdoptEpoch(JobPlan plan, Done done) override;
+  void ExtendJob(JobPlan plan, Done done) override;
 
   // Runs `done` on the strand with the status of the job's engine.
   void Ask(const std::shared_ptr<RoundEngine>& engine,
            const std::function<void(const JobStatus&)>& done);
 
-  // Gives back the memory of the job and lets go of its engine; it may be unknown.
-  void Drop(uint64_t job);
-  // Drops ended jobs before their job_ttl is over; null: of all tenants. Returns whether there were
-  // any.
-  bool DropEnded(const std::string* tenant = nullptr);
-  // As Drop, and removes the job's files: it could not be made everywhere, or was deleted. Errors,
-  // JobStore::Remove's, are logged; the job still has its name then, and may be forgotten again.
-  absl::Status Forget(uint64_t job);
-  // Forgets a job; ends it first, if it runs or is being made here. It may be unknown.
-  void Remove(uint64_t job, const Done& done);
-  // The error for trainers of a deleted job.
-  static absl::Status Deleted(const JobPlan& plan);
+  void Drop(uint64_t job) override;
+  bool DropEnded(const std::string* tenant) override;
+  // Errors: JobStore::Remove's.
+  absl::Status Forget(uint64_t job) override;
 
  private:
+  // CreateJob, on the strand, in the room that is here.
+  void MakeForHome(const JobPlan& plan, const Done& done);
+  // ExtendJob, on the strand.
+  void Extend(const JobPlan& plan, const Done& done);
   absl::Status RecoverOne(JobPlan plan);
   // JobStore::Open, as a phase of recovery.
   absl::StatusOr<std::unique_ptr<JobStorage>> OpenStorage(const JobPlan& plan) const;
@@ -142,12 +144,9 @@ class LocalJobs final : public JobLookup {
   absl::Status CheckRoom(const JobPlan& plan);
   absl::Status MakeNew(const JobPlan& plan);
   absl::StatusOr<std::unique_ptr<JobStorage>> MakeStorage(const JobPlan& plan);
-  absl::Status NoDataDir(const JobPlan& plan) const;
   absl::Status Reopen(const JobPlan& plan);
   // Makes `plan`, whose name `other`, which the home does not know, has here.
   absl::Status MakeInPlaceOf(const JobPlan& other, bool progress, const JobPlan& plan);
-  absl::Status StrangeFiles(const JobPlan& other) const;
-  bool ProgressOnDisk(const JobPlan& plan) const;
   absl::StatusOr<std::shared_ptr<RoundEngine>> MakeEngine(const JobPlan& plan,
                                                           const MemoryPlan& memory,
                                                           std::unique_ptr<JobStorage> storage);
@@ -162,7 +161,6 @@ class LocalJobs final : public JobLookup {
   void OnAdopted(const JobPlan& plan, const MemoryPlan& memory);
   // The engine has the layout of `plan`, or not; the job had `before`.
   void OnExtended(const JobPlan& plan, const MemoryPlan& before, const absl::Status& status);
-  GrowthFiles FilesOfGrowth() const;
   bool Knows(uint64_t job) const;
   const DirectoryConfig& config() const { return parts_.self->config(); }
   int self() const { return static_cast<int>(parts_.self->id()); }
@@ -175,5 +173,8 @@ class LocalJobs final : public JobLookup {
   mutable Mutex mu_;
   absl::flat_hash_map<uint64_t, std::shared_ptr<RoundEngine>> engines_ ABSL_GUARDED_BY(mu_);
 };
+
+// The error for trainers of a job that an operator has deleted.
+absl::Status JobDeleted(const JobPlan& plan);
 
 }  // namespace ballast::server

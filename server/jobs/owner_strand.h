@@ -28,6 +28,11 @@ class OwnerStrand {
     if (owner == nullptr) return;
     strand_.Post([owner = std::move(owner), task = std::move(task)] { task(); });
   }
+  // Runs `task` at once in a task of this strand; from elsewhere as Post.
+  template <typename Task>
+  void Run(Task task) {
+    strand_.IsCurrent() ? task() : Post(std::move(task));
+  }
   void PostAfter(std::chrono::nanoseconds delay, std::function<void()> task) {
     if (auto owner = owner_.lock(); owner != nullptr) {
       strand_.PostAfter(delay, [owner = std::move(owner), task = std::move(task)] { task(); });

@@ -1,6 +1,8 @@
-// Calls between servers about jobs, as plain values, and the link that carries it.
-// Comes from: the parts of the job directory. Goes to: server/peer, which implements the link.
-// Thread safety: plain values; the link is thread-safe.
+// Calls between servers about jobs: plain values, the interfaces that answer them, and the link
+// that carries them.
+// Comes from: the parts of the job directory, server/service. Goes to: server/peer, which
+// implements the link, and the parts that answer. Thread safety: plain values; every method may be
+// called from any thread, and callbacks may run on any thread.
 #pragma once
 
 #include <cstdint>
@@ -14,18 +16,10 @@
 #include "common/base/reason.h"
 #include "server/exchange/exports.h"
 #include "server/jobs/attach_types.h"
+#include "server/recovery/capture.h"
 #include "server/round/round_types.h"
 
 namespace ballast::server {
-
-// The home's request that a server leave an epoch.
-struct SealCall {
-  uint64_t job = 0;
-  uint32_t epoch = 0;  // of which the server prepares no round any more
-  // How many trainers the next epoch wants. The server keeps room for them, as far as it has that,
-  // until it adopts the next epoch or the job ends; the newest call counts. 0: it keeps nothing.
-  uint32_t world = 0;
-};
 
 // One step of a snapshot at one server; see RoundEngine::HoldState.
 struct SnapshotCall {
@@ -35,6 +29,11 @@ struct SnapshotCall {
   uint64_t snapshot = 0;  // id
   uint64_t round = 0;     // kCapture
   std::string tenant = kDefaultTenant;
+};
+
+struct SnapshotAnswer {
+  uint64_t round = 0;    // the first whose beginning this server can tell, or that it captured
+  CapturedRound before;  // of a capture at the home itself: how the round before ended
 };
 
 // One server's share of an export.
@@ -78,7 +77,41 @@ struct RollAnswer {
   std::vector<uint64_t> unknown;   // that its home should have and has not
 };
 
-// Calls to the other servers; implemented in server/peer. `done` may run on any thread.
+// Orders of the home about this server's share of a job. All are idempotent.
+class JobShareApi {
+ public:
+  virtual ~JobShareApi() = default;
+  virtual void CreateJob(JobPlan plan, std::function<void(absl::Status)> done) = 0;
+  virtual void ExtendJob(JobPlan plan, std::function<void(absl::Status)> done) = 0;
+  // Ends the job, if it runs or is being made here, with JOB_FAILED, and removes its files; it may
+  // be unknown.
+  virtual void DropJob(uint64_t job, std::function<void(absl::Status)> done) = 0;
+  virtual void Seal(SealCall call, std::function<void(absl::StatusOr<SealAnswer>)> done) = 0;
+  virtual void AdoptEpoch(JobPlan plan, std::function<void(absl::Status)> done) = 0;
+};
+
+// Questions of the other servers to the home of their jobs, else NOT_HOME.
+class HomeRecordsApi {
+ public:
+  virtual ~HomeRecordsApi() = default;
+  // Those of `jobs` that rest and are not being woken up.
+  virtual void WhichRest(std::vector<uint64_t> jobs,
+                         std::function<void(absl::StatusOr<std::vector<uint64_t>>)> done) = 0;
+  // The jobs that the home and the calling server should have and lack.
+  virtual void CompareJobs(JobRoll roll, std::function<void(absl::StatusOr<RollAnswer>)> done) = 0;
+};
+
+// This server's part in a snapshot that a home takes.
+class SnapshotShareApi {
+ public:
+  virtual ~SnapshotShareApi() = default;
+  // A release always succeeds. Errors: those of RoundEngine::HoldState and CaptureState, of
+  // RestingHolds and of SnapshotStore; NOT_FOUND UNKNOWN_JOB.
+  virtual void Snapshot(SnapshotCall call,
+                        std::function<void(absl::StatusOr<SnapshotAnswer>)> done) = 0;
+};
+
+// Calls to the other servers; implemented in server/peer.
 class PeerLink {
  public:
   virtual ~PeerLink() = default;
@@ -101,12 +134,12 @@ class PeerLink {
                           std::function<void(absl::Status)> done) = 0;
   // Both may take as long as reading and writing the state does. A hold gives the round.
   virtual void Snapshot(uint32_t server, const SnapshotCall& call,
-                        std::function<void(absl::StatusOr<uint64_t>)> done) = 0;
+                        std::function<void(absl::StatusOr<SnapshotAnswer>)> done) = 0;
   // A restore gives RestoredJob::copied.
   virtual void RestoreJob(uint32_t server, const RestoreOrder& order,
                           std::function<void(absl::StatusOr<std::string>)> done) = 0;
-  virtual void Export(uint32_t server, const ExportPart& part,
-                      std::function<void(absl::Status)> done) = 0;
+  virtual void ExportShare(uint32_t server, const ExportPart& part,
+                           std::function<void(absl::Status)> done) = 0;
   virtual void ImportJob(uint32_t server, const ImportOrder& order,
                          std::function<void(absl::Status)> done) = 0;
 };

@@ -1,5 +1,7 @@
 #include "server/operator/export_desk.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/reason.h"
@@ -47,14 +49,19 @@ uint32_t FilesOf(const std::vector<ExportShard>& shards) {
 
 // --- At the home --------------------------------------------------------------------------------
 
-void ExportDesk::Export(const ExportCall& call, const Done& done) {
-  if (const absl::Status status = parts_.files->CheckHome(); !status.ok()) return done(status);
-  if (!call.snapshot.empty()) return ExportSnapshot(call, /*id=*/0, done);
-  const absl::StatusOr<JobPlan> plan = parts_.names->WholeJob({call.tenant, call.job});
-  if (!plan.ok()) return done(plan.status());
-  parts_.work->Run(
-      kExportThread, [this, call, plan = *plan] { return CheckRoom(call, plan); },
-      [=, this](const absl::Status& fits) { fits.ok() ? ExportPresent(call, done) : done(fits); });
+void ExportDesk::Export(ExportCall call, Done then) {
+  parts_.strand->Post([this, call = std::move(call), then = std::move(then)] {
+    const Done done = parts_.work->UnderWay(then);
+    if (const absl::Status status = parts_.files->CheckHome(); !status.ok()) return done(status);
+    if (!call.snapshot.empty()) return ExportSnapshot(call, /*id=*/0, done);
+    const absl::StatusOr<JobPlan> plan = parts_.names->WholeJob({call.tenant, call.job});
+    if (!plan.ok()) return done(plan.status());
+    parts_.work->Run(
+        kExportThread, [this, call, plan = *plan] { return CheckRoom(call, plan); },
+        [=, this](const absl::Status& fits) {
+          fits.ok() ? ExportPresent(call, done) : done(fits);
+        });
+  });
 }
 
 ExportOptions ExportDesk::OptionsOf(const ExportCall& call) const {
@@ -124,6 +131,9 @@ absl::StatusOr<ExportDesk::WritingRef> ExportDesk::Begin(const ExportCall& call,
   }
   ExportInfo& info = writing->info;
   BALLAST_ASSIGN_OR_RETURN(info.bytes, ExportBytes(writing->shards));
+  info.job = call.job;
+  info.name = call.name;
+  info.state = call.state || call.format == ExportFormat::kUniversal;
   info.directory = parts_.files->exports(call.tenant).Directory(call.name);
   info.round = manifest.round;
   info.files = FilesOf(writing->shards);
@@ -157,9 +167,9 @@ void ExportDesk::WriteAt(uint32_t server, const ExportPart& part,
     const std::string what = absl::StrCat("wrote its files of export ", Quoted(name));
     gather->Add(LongWork::SaidBy(server, what, status));
   };
-  if (server == parts_.self->id()) return WriteShare(part, add);
+  if (server == parts_.self->id()) return ExportShare(part, add);
   const auto order = [peers = parts_.peers, part](uint32_t to, const auto& end) {
-    peers->Export(to, part, end);
+    peers->ExportShare(to, part, end);
   };
   parts_.work->Tell(server, order, add);
 }
@@ -204,10 +214,12 @@ absl::Status ExportDesk::EndFiles(const Writing& writing, const absl::Status& wr
 
 // --- At every server ----------------------------------------------------------------------------
 
-void ExportDesk::WriteShare(const ExportPart& part, const ShareDone& done) {
-  if (const absl::Status status = parts_.files->Check(); !status.ok()) return done(status);
-  parts_.work->CarryOut(
-      kExportThread, {}, [this, part](const Halt& halt) { return WriteFiles(part, halt); }, done);
+void ExportDesk::ExportShare(ExportPart part, std::function<void(absl::Status)> done) {
+  parts_.strand->Run([this, part = std::move(part), done = std::move(done)] {
+    if (const absl::Status status = parts_.files->Check(); !status.ok()) return done(status);
+    parts_.work->CarryOut(
+        kExportThread, {}, [this, part](const Halt& halt) { return WriteFiles(part, halt); }, done);
+  });
 }
 
 absl::Status ExportDesk::WriteFiles(const ExportPart& part, const Halt& halt) {

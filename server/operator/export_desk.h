@@ -3,8 +3,8 @@
 // took it. For an export of the present state the home takes a snapshot for the duration of the
 // export. An export is complete once its last file exists. The home writes it after all shards, so
 // a reader never takes an interrupted export for a complete one.
-// Comes from: OperatorDoor at the home, PeerDoor elsewhere. Goes to: Exports, WriteExport.
-// Thread safety: owned by the directory's strand.
+// Comes from: the Admin service at the home, the Peer service elsewhere. Goes to: Exports,
+// WriteExport. Thread safety: ExportApi from any thread; owned by the directory's strand.
 #pragma once
 
 #include <cstdint>
@@ -21,19 +21,17 @@
 
 namespace ballast::server {
 
-class ExportDesk {
+class ExportDesk final : public ExportApi {
  public:
   using Done = std::function<void(absl::StatusOr<ExportInfo>)>;
-  using ShareDone = std::function<void(absl::Status)>;
 
   // `snapshots` outlives the object. `isa`: of the conversions.
   ExportDesk(const DeskParts& parts, SnapshotDesk* snapshots, simd::Isa isa)
       : parts_(parts), snapshots_(snapshots), isa_(isa), book_(parts.self, parts.files) {}
 
-  // At the home. Errors as OperatorDoor::Export.
-  void Export(const ExportCall& call, const Done& done);
-  // Writes this server's files.
-  void WriteShare(const ExportPart& part, const ShareDone& done);
+  void Export(ExportCall call, Done done) override;
+  // On the strand, begins at once.
+  void ExportShare(ExportPart part, std::function<void(absl::Status)> done) override;
 
   // After a start: enters the exports of this server in the quotas. Blocks on the disk.
   void Count() { book_.Count(); }

@@ -84,18 +84,21 @@ std::pair<PreparedRecord, DecisionRecord> RoundBefore(const SnapshotManifest& ma
 
 // --- At the home --------------------------------------------------------------------------------
 
-void ImportDesk::Import(const ImportCall& call, const Done& done) {
-  absl::Status status = parts_.files->CheckHome();
-  if (status.ok()) status = CheckSnapshotName(call.from);
-  if (status.ok()) status = maker_->TakeName(call.made());
-  if (!status.ok()) return done(status);
-  parts_.work->Run(
-      kImportThread, [this, call] { return Prepare(call); },
-      [=, this](const absl::StatusOr<Ready>& ready) {
-        if (ready.ok()) return MakeAtAll(*ready, done);
-        maker_->DropName(call.made());
-        done(ready.status());
-      });
+void ImportDesk::Import(ImportCall call, Done then) {
+  parts_.strand->Post([this, call = std::move(call), then = std::move(then)] {
+    const Done done = parts_.work->UnderWay(then);
+    absl::Status status = parts_.files->CheckHome();
+    if (status.ok()) status = CheckSnapshotName(call.from);
+    if (status.ok()) status = maker_->TakeName(call.made());
+    if (!status.ok()) return done(status);
+    parts_.work->Run(
+        kImportThread, [this, call] { return Prepare(call); },
+        [=, this](const absl::StatusOr<Ready>& ready) {
+          if (ready.ok()) return MakeAtAll(*ready, done);
+          maker_->DropName(call.made());
+          done(ready.status());
+        });
+  });
 }
 
 absl::StatusOr<ImportDesk::Ready> ImportDesk::Prepare(const ImportCall& call) const {
@@ -120,7 +123,7 @@ void ImportDesk::MakeAtAll(const Ready& ready, const Done& done) {
   const auto at_server = [this, order = ready.order](
                              uint32_t server, const std::function<void(absl::Status)>& made) {
     const bool here = server == parts_.self->id();
-    here ? MakeShare(order, made) : parts_.peers->ImportJob(server, order, made);
+    here ? ImportJob(order, made) : parts_.peers->ImportJob(server, order, made);
   };
   const auto end = [info = ready.info, done](const absl::StatusOr<DurableJob>& job) {
     if (!job.ok()) return done(job.status());
@@ -133,11 +136,13 @@ void ImportDesk::MakeAtAll(const Ready& ready, const Done& done) {
 
 // --- At every server ----------------------------------------------------------------------------
 
-void ImportDesk::MakeShare(const ImportOrder& order, const ShareDone& done) {
-  if (const absl::Status status = parts_.files->Check(); !status.ok()) return done(status);
-  parts_.work->CarryOut(
-      kImportThread, {order.plan.job, order.plan.name()},
-      [this, order](const Halt& halt) { return MakeFiles(order, halt); }, done);
+void ImportDesk::ImportJob(ImportOrder order, ShareDone done) {
+  parts_.strand->Run([this, order = std::move(order), done = std::move(done)] {
+    if (const absl::Status status = parts_.files->Check(); !status.ok()) return done(status);
+    parts_.work->CarryOut(
+        kImportThread, {order.plan.job, order.plan.name()},
+        [this, order](const Halt& halt) { return MakeFiles(order, halt); }, done);
+  });
 }
 
 absl::Status ImportDesk::MakeFiles(const ImportOrder& order, const Halt& halt) {

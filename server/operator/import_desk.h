@@ -1,7 +1,7 @@
 // ImportDesk: a job that begins in an export. Every server fills its share of the new job's images
 // from the safetensors files. The files may come from anywhere, so all of them are checked.
-// Comes from: OperatorDoor at the home, PeerDoor elsewhere. Goes to: JobMaker, ShareMaker.
-// Thread safety: owned by the directory's strand.
+// Comes from: the Admin service at the home, the Peer service elsewhere. Goes to: JobMaker,
+// ShareMaker. Thread safety: ImportApi from any thread; owned by the directory's strand.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@
 
 namespace ballast::server {
 
-class ImportDesk {
+class ImportDesk final : public ImportApi {
  public:
   using Done = std::function<void(absl::StatusOr<ImportInfo>)>;
   using ShareDone = std::function<void(absl::Status)>;
@@ -23,10 +23,9 @@ class ImportDesk {
   ImportDesk(const DeskParts& parts, JobMaker* maker, ShareMaker* shares, simd::Isa isa)
       : parts_(parts), maker_(maker), shares_(shares), isa_(isa) {}
 
-  // At the home. Errors as OperatorDoor::Import.
-  void Import(const ImportCall& call, const Done& done);
-  // Makes this server's share.
-  void MakeShare(const ImportOrder& order, const ShareDone& done);
+  void Import(ImportCall call, Done done) override;
+  // On the strand, begins at once.
+  void ImportJob(ImportOrder order, ShareDone done) override;
 
  private:
   // An order ready to be given, and its description for operators.

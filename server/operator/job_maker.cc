@@ -107,7 +107,7 @@ void JobMaker::OnMade(const JobPlan& plan, const absl::Status& status, const Don
     DropOrdered(plan.job);
     return done(status);
   }
-  parts_.names->AddResting(plan);
+  parts_.resting->Add(plan);
   ClearOrdered(plan.job);
   BALLAST_LOG(INFO, LogField("run", plan.spec.name), LogField("round", plan.resting_round))
       << "made; it rests until trainers attach with resume";

@@ -2,7 +2,7 @@
 // share first and the home comes last, so that the job is there for good or not at all. It rests
 // until trainers attach with `resume`. The home writes down that others make a job before it orders
 // that (JobStore::MarkOrdered), so that it can have them drop the job after a restart.
-// Comes from: RestoreDesk, ImportDesk. Goes to: the peers, JobNames.
+// Comes from: RestoreDesk, ImportDesk. Goes to: the peers, RestingJobs.
 // Thread safety: owned by the directory's strand, apart from Plan and MarkOrdered, which may be
 // called from any thread.
 #pragma once

@@ -46,17 +46,25 @@ absl::Status LeftAtHome(const JobPlan& plan, const absl::Status& why) {
 
 }  // namespace
 
-// --- Status
-// ---------------------------------------------------------------------------------------
+// --- This server
+// ----------------------------------------------------------------------------------
 
-void JobsDesk::Status(const std::function<void(std::vector<JobStatus>)>& done) {
+ServerLoad JobsDesk::Load() const {
+  return {memory_->used_bytes(), memory_->budget_bytes(), parts_.work->works()->List()};
+}
+
+void JobsDesk::Status(std::function<void(std::vector<JobStatus>)> done) {
+  parts_.strand->Post([this, done = std::move(done)] { Collect(done); });
+}
+
+void JobsDesk::Collect(const std::function<void(std::vector<JobStatus>)>& done) {
   struct Collected {
     Mutex mu;
     std::vector<JobStatus> jobs ABSL_GUARDED_BY(mu);
   };
   const auto collected = std::make_shared<Collected>();
   auto engines = parts_.jobs->Engines();
-  for (JobStatus& attaching : parts_.names->Attaching()) {
+  for (JobStatus& attaching : parts_.homes->Attaching()) {
     std::erase_if(engines, [&](const auto& engine) { return engine->job() == attaching.job; });
     MutexLock lock(&collected->mu);
     collected->jobs.push_back(std::move(attaching));
@@ -87,11 +95,19 @@ void JobsDesk::Status(const std::function<void(std::vector<JobStatus>)>& done) {
 
 // --- Listing ------------------------------------------------------------------------------------
 
+void JobsDesk::RetryJob(QualifiedName name, std::function<void(absl::StatusOr<bool>)> done) {
+  parts_.strand->Post([=, this] { done(parts_.jobs->Retry(name)); });
+}
+
+void JobsDesk::ListJobs(std::function<void(absl::StatusOr<DurableJobs>)> done) {
+  parts_.strand->Post([this, done = std::move(done)] { List(done); });
+}
+
 void JobsDesk::List(const std::function<void(absl::StatusOr<DurableJobs>)>& done) {
   if (absl::Status st = parts_.self->CheckHome(); !st.ok()) return done(st);
   const auto listed = std::make_shared<DurableJobs>();
   std::vector<std::shared_ptr<RoundEngine>> running;
-  for (const auto& [name, plan] : parts_.names->resting()) {
+  for (const auto& [name, plan] : parts_.resting->all()) {
     const DamagedJobs::Ref damaged = parts_.damaged->Find(plan.job);
     if (parts_.jobs->Runs(plan.job) || damaged != nullptr) continue;
     listed->push_back(Describe(plan, "resting", parts_.store));
@@ -128,7 +144,8 @@ void JobsDesk::List(const std::function<void(absl::StatusOr<DurableJobs>)>& done
 
 // --- Deleting -----------------------------------------------------------------------------------
 
-absl::StatusOr<JobPlan> JobsDesk::FindToDelete(const QualifiedName& name, bool force) const {
+absl::StatusOr<JobPlan> JobsDesk::FindToDelete(const DeleteJobCall& call) const {
+  const QualifiedName& name = call.name;
   BALLAST_RETURN_IF_ERROR(parts_.self->CheckHome());
   BALLAST_ASSIGN_OR_RETURN(JobPlan plan, parts_.names->MadeJob(name));
   if (plan.spec.durability == Durability::kNone) {
@@ -139,25 +156,32 @@ absl::StatusOr<JobPlan> JobsDesk::FindToDelete(const QualifiedName& name, bool f
         {.job = name.name});
   }
   const absl::Status here = parts_.self->CheckServers(plan);
-  if (ReasonOf(here) == Reason::kServerRemoved && !force) {
+  if (ReasonOf(here) == Reason::kServerRemoved && !call.force) {
     return ReasonedError(here.code(), Reason::kServerRemoved,
                          absl::StrCat(here.message(), "; or delete the job with --force, which ",
                                       "leaves what those servers have of it"),
                          FieldsOf(here));
   }
-  if (const absl::Status held = snapshots_->HeldAtRest(plan); !held.ok()) {
+  const absl::Status held =
+      parts_.jobs->Runs(plan.job) ? absl::OkStatus() : parts_.resting->CheckFree(plan);
+  if (!held.ok()) {
     return ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kJobBusy,
                          std::string(held.message()), {.job = name.name});
   }
   return plan;
 }
 
-void JobsDesk::Delete(const QualifiedName& name, bool force, const Done& done) {
-  const absl::StatusOr<JobPlan> plan = FindToDelete(name, force);
+void JobsDesk::DeleteJob(DeleteJobCall call, Done done) {
+  parts_.strand->Post(
+      [this, call = std::move(call), done = std::move(done)] { Delete(call, done); });
+}
+
+void JobsDesk::Delete(const DeleteJobCall& call, const Done& done) {
+  const absl::StatusOr<JobPlan> plan = FindToDelete(call);
   if (!plan.ok()) return done(plan.status());
   const std::shared_ptr<RoundEngine> engine = parts_.jobs->Find(plan->job);
   if (engine == nullptr || !parts_.jobs->Runs(plan->job)) return DeleteAtAll(*plan, done);
-  parts_.jobs->Ask(engine, [=, this, plan = *plan](const JobStatus& status) {
+  parts_.jobs->Ask(engine, [=, this, plan = *plan, force = call.force](const JobStatus& status) {
     if (status.open_streams != 0 && !force) return done(Busy(plan, status.open_streams));
     EndAndDelete(plan, engine, done);
   });
@@ -166,7 +190,7 @@ void JobsDesk::Delete(const QualifiedName& name, bool force, const Done& done) {
 // The job rests first: after an interrupted deletion no server runs half of a job.
 void JobsDesk::EndAndDelete(const JobPlan& plan, const std::shared_ptr<RoundEngine>& engine,
                             const Done& done) {
-  engine->Fail(LocalJobs::Deleted(plan));
+  engine->Fail(JobDeleted(plan));
   parts_.jobs->Ask(engine, [this, plan, done](const JobStatus&) { DeleteAtAll(plan, done); });
 }
 
@@ -175,7 +199,7 @@ void JobsDesk::DeleteAtAll(const JobPlan& plan, const Done& done) {
     done(removed.ok() ? removed : LeftAtHome(plan, removed));
   };
   const auto others = [this, plan, here, done](const absl::Status& status) {
-    if (status.ok()) return parts_.jobs->Remove(plan.job, here);
+    if (status.ok()) return parts_.jobs->DropJob(plan.job, here);
     done(ReasonedError(
         absl::StatusCode::kUnavailable, Reason::kServerLost,
         absl::StrCat("job \"", plan.spec.name, "\" is not deleted everywhere (", status.message(),

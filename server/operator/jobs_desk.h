@@ -1,8 +1,8 @@
 // JobsDesk: jobs as operators see them. At every server: their status. At the home: durable jobs
 // listed, and removed from every disk. A job is removed at the peers first and at the home last, so
 // that it stays listed, and can be deleted again, until nothing of it is left anywhere.
-// Comes from: OperatorDoor. Goes to: LocalJobs, the peers.
-// Thread safety: owned by the directory's strand.
+// Comes from: the Admin service. Goes to: LocalJobs, the peers.
+// Thread safety: JobsApi from any thread; owned by the directory's strand.
 #pragma once
 
 #include <functional>
@@ -12,34 +12,37 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/jobs/memory_book.h"
 #include "server/operator/desk_parts.h"
-#include "server/operator/snapshot_desk.h"
+#include "server/operator/operator_calls.h"
 
 namespace ballast::server {
 
-class JobsDesk {
+class JobsDesk final : public JobsApi {
  public:
   using Done = std::function<void(absl::Status)>;
 
-  // `snapshots` outlives the object.
-  JobsDesk(const DeskParts& parts, const SnapshotDesk* snapshots)
-      : parts_(parts), snapshots_(snapshots) {}
+  // `memory` outlives the object.
+  JobsDesk(const DeskParts& parts, const MemoryBook* memory) : parts_(parts), memory_(memory) {}
 
-  // Every job at this server, or attaching at it, ascending name. `done` may run on any thread.
-  void Status(const std::function<void(std::vector<JobStatus>)>& done);
-  // As OperatorDoor's ListJobs and DeleteJob, with their errors.
-  void List(const std::function<void(absl::StatusOr<DurableJobs>)>& done);
-  void Delete(const QualifiedName& name, bool force, const Done& done);
+  void Status(std::function<void(std::vector<JobStatus>)> done) override;
+  ServerLoad Load() const override;
+  void ListJobs(std::function<void(absl::StatusOr<DurableJobs>)> done) override;
+  void DeleteJob(DeleteJobCall call, Done done) override;
+  void RetryJob(QualifiedName name, std::function<void(absl::StatusOr<bool>)> done) override;
 
  private:
+  void Collect(const std::function<void(std::vector<JobStatus>)>& done);
+  void List(const std::function<void(absl::StatusOr<DurableJobs>)>& done);
+  void Delete(const DeleteJobCall& call, const Done& done);
   // The job, if it may be deleted: it is durable, and no snapshot is taken of it at rest.
-  absl::StatusOr<JobPlan> FindToDelete(const QualifiedName& name, bool force) const;
+  absl::StatusOr<JobPlan> FindToDelete(const DeleteJobCall& call) const;
   void EndAndDelete(const JobPlan& plan, const std::shared_ptr<RoundEngine>& engine,
                     const Done& done);
   void DeleteAtAll(const JobPlan& plan, const Done& done);
 
   const DeskParts parts_;
-  const SnapshotDesk* const snapshots_;
+  const MemoryBook* const memory_;
 };
 
 }  // namespace ballast::server

@@ -37,17 +37,20 @@ std::string CopiedBecause(uint32_t self, const JobPlan& plan, const absl::Status
 
 // --- At the home --------------------------------------------------------------------------------
 
-void RestoreDesk::Restore(const RestoreCall& call, const Done& done) {
-  absl::Status status = parts_.files->CheckHome();
-  if (status.ok()) status = maker_->TakeName(call.made());
-  if (!status.ok()) return done(status);
-  parts_.work->Run(
-      kRestoreThread, [this, call] { return OrderOf(call); },
-      [=, this](const absl::StatusOr<RestoreOrder>& order) {
-        if (order.ok()) return MakeAtAll(*order, done);
-        maker_->DropName(call.made());
-        done(order.status());
-      });
+void RestoreDesk::RestoreSnapshot(RestoreCall call, Done then) {
+  parts_.strand->Post([this, call = std::move(call), then = std::move(then)] {
+    const Done done = parts_.work->UnderWay(then);
+    absl::Status status = parts_.files->CheckHome();
+    if (status.ok()) status = maker_->TakeName(call.made());
+    if (!status.ok()) return done(status);
+    parts_.work->Run(
+        kRestoreThread, [this, call] { return OrderOf(call); },
+        [=, this](const absl::StatusOr<RestoreOrder>& order) {
+          if (order.ok()) return MakeAtAll(*order, done);
+          maker_->DropName(call.made());
+          done(order.status());
+        });
+  });
 }
 
 absl::StatusOr<RestoreOrder> RestoreDesk::OrderOf(const RestoreCall& call) const {
@@ -66,7 +69,7 @@ void RestoreDesk::MakeAtAll(const RestoreOrder& order, const Done& done) {
       made(theirs.status());
     });
     const bool here = server == parts_.self->id();
-    here ? MakeShare(order, add) : parts_.peers->RestoreJob(server, order, add);
+    here ? RestoreJob(order, add) : parts_.peers->RestoreJob(server, order, add);
   };
   maker_->Make(order.plan, at_server, [=](const absl::StatusOr<DurableJob>& job) {
     job.ok() ? done(RestoredJob{*job, *copied}) : done(job.status());
@@ -75,11 +78,13 @@ void RestoreDesk::MakeAtAll(const RestoreOrder& order, const Done& done) {
 
 // --- At every server ----------------------------------------------------------------------------
 
-void RestoreDesk::MakeShare(const RestoreOrder& order, const ShareDone& done) {
-  if (const absl::Status status = parts_.files->Check(); !status.ok()) return done(status);
-  parts_.work->CarryOut(
-      kRestoreThread, {order.plan.job, order.plan.name()},
-      [this, order](const Halt& halt) { return MakeFiles(order, halt); }, done);
+void RestoreDesk::RestoreJob(RestoreOrder order, ShareDone done) {
+  parts_.strand->Run([this, order = std::move(order), done = std::move(done)] {
+    if (const absl::Status status = parts_.files->Check(); !status.ok()) return done(status);
+    parts_.work->CarryOut(
+        kRestoreThread, {order.plan.job, order.plan.name()},
+        [this, order](const Halt& halt) { return MakeFiles(order, halt); }, done);
+  });
 }
 
 absl::StatusOr<std::string> RestoreDesk::MakeFiles(const RestoreOrder& order, const Halt& halt) {

@@ -1,8 +1,8 @@
 // RestoreDesk: a job that begins in a snapshot. Every server makes its share of the new job's files
 // out of the snapshot's parts, whichever servers wrote them, or lets its images begin in the parts
 // (a fork).
-// Comes from: OperatorDoor at the home, PeerDoor elsewhere. Goes to: JobMaker, ShareMaker.
-// Thread safety: owned by the directory's strand.
+// Comes from: the Admin service at the home, the Peer service elsewhere. Goes to: JobMaker,
+// ShareMaker. Thread safety: RestoreApi from any thread; owned by the directory's strand.
 #pragma once
 
 #include <functional>
@@ -16,20 +16,18 @@
 
 namespace ballast::server {
 
-class RestoreDesk {
+class RestoreDesk final : public RestoreApi {
  public:
   using Done = std::function<void(absl::StatusOr<RestoredJob>)>;
-  // Of a share: RestoredJob::copied.
   using ShareDone = std::function<void(absl::StatusOr<std::string>)>;
 
   // Both outlive the object.
   RestoreDesk(const DeskParts& parts, JobMaker* maker, ShareMaker* shares)
       : parts_(parts), maker_(maker), shares_(shares) {}
 
-  // At the home. Errors as OperatorDoor::RestoreSnapshot.
-  void Restore(const RestoreCall& call, const Done& done);
-  // Makes this server's share.
-  void MakeShare(const RestoreOrder& order, const ShareDone& done);
+  void RestoreSnapshot(RestoreCall call, Done done) override;
+  // On the strand, begins at once.
+  void RestoreJob(RestoreOrder order, ShareDone done) override;
 
  private:
   absl::StatusOr<RestoreOrder> OrderOf(const RestoreCall& call) const;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
@@ -24,52 +25,46 @@ bool MayBeTriedAgain(const absl::Status& why) {
 
 // --- Taking one ---------------------------------------------------------------------------------
 
-void SnapshotDesk::Create(const QualifiedName& job, const std::string& name, uint32_t keep,
-                          const Done& done) {
-  absl::Status status = parts_.files->CheckHome();
-  if (status.ok()) status = CheckSnapshotName(name);
-  status.ok() ? Take(job, name, keep, kTries, done) : done(status);
+void SnapshotDesk::CreateSnapshot(SnapshotRequest request, Done done) {
+  parts_.strand->Post([this, request = std::move(request), done = std::move(done)] {
+    absl::Status status = parts_.files->CheckHome();
+    if (status.ok()) status = CheckSnapshotName(request.name);
+    status.ok() ? Take(request, kTries, done) : done(status);
+  });
 }
 
 void SnapshotDesk::TakePassing(const QualifiedName& job, const Done& done) {
-  Take(job, std::string(kPassingSnapshotName), /*keep=*/0, kTries, done);
+  Take({.job = job, .name = std::string(kPassingSnapshotName)}, kTries, done);
 }
 
-void SnapshotDesk::Take(const QualifiedName& job, const std::string& name, uint32_t keep, int tries,
-                        const Done& done) {
+void SnapshotDesk::Take(const SnapshotRequest& request, int tries, const Done& done) {
   if (const absl::Status status = parts_.files->CheckHome(); !status.ok()) return done(status);
-  const absl::StatusOr<JobPlan> plan = parts_.names->WholeJob(job);
+  const absl::StatusOr<JobPlan> plan = parts_.names->WholeJob(request.job);
   if (!plan.ok()) return done(plan.status());
   const uint64_t id = plan->job;
-  if (!taking_.insert(id).second) {
-    return done(ReasonedError(
-        absl::StatusCode::kFailedPrecondition, Reason::kJobBusy,
-        absl::StrCat("another snapshot of job \"", job.name, "\" is being taken; wait for it"),
-        {.job = job.name}));
+  if (!parts_.resting->BeginSnapshot(id)) {
+    return done(ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kJobBusy,
+                              absl::StrCat("another snapshot of job \"", request.job.name,
+                                           "\" is being taken; wait for it"),
+                              {.job = request.job.name}));
   }
   const auto taken = [=, this](const absl::StatusOr<SnapshotInfo>& info) {
-    taking_.erase(id);
+    parts_.resting->EndSnapshot(id);
     if (!MayBeTriedAgain(info.status()) || tries == 1) return done(info);
-    parts_.strand->PostAfter(kRetryDelay, [=, this] { Take(job, name, keep, tries - 1, done); });
+    parts_.strand->PostAfter(kRetryDelay, [=, this] { Take(request, tries - 1, done); });
   };
-  std::make_shared<SnapshotTaking>(parts_, share_, SnapshotTaking::Order{*plan, name, keep}, taken)
+  std::make_shared<SnapshotTaking>(parts_, share_, SnapshotTaking::Order{request, *plan}, taken)
       ->Start();
-}
-
-absl::Status SnapshotDesk::HeldAtRest(const JobPlan& plan) const {
-  if (parts_.jobs->Runs(plan.job) || taking_.count(plan.job) == 0) return absl::OkStatus();
-  return ReasonedError(absl::StatusCode::kUnavailable, Reason::kRecovering,
-                       absl::StrCat("a snapshot of job \"", plan.spec.name, "\", which rests, is ",
-                                    "being taken; call again when it is there"),
-                       {.job = plan.spec.name});
 }
 
 // --- Those there are ----------------------------------------------------------------------------
 
-void SnapshotDesk::List(const SnapshotFilter& filter, const ListDone& done) {
-  if (const absl::Status status = parts_.files->CheckHome(); !status.ok()) return done(status);
-  parts_.work->Run(
-      kSnapshotThread, [this, filter] { return ListFiles(filter); }, done);
+void SnapshotDesk::ListSnapshots(SnapshotFilter filter, ListDone done) {
+  parts_.strand->Post([this, filter = std::move(filter), done = std::move(done)] {
+    if (const absl::Status status = parts_.files->CheckHome(); !status.ok()) return done(status);
+    parts_.work->Run(
+        kSnapshotThread, [this, filter] { return ListFiles(filter); }, done);
+  });
 }
 
 absl::StatusOr<std::vector<SnapshotInfo>> SnapshotDesk::ListFiles(
@@ -93,33 +88,33 @@ absl::StatusOr<std::vector<SnapshotInfo>> SnapshotDesk::ListFiles(
   return infos;
 }
 
-void SnapshotDesk::Apply(const QualifiedName& job, const std::string& name, const Use& use,
-                         const Done& done) {
+void SnapshotDesk::Apply(const SnapshotRequest& request, const Use& use, const Done& done) {
   if (const absl::Status status = parts_.files->CheckHome(); !status.ok()) return done(status);
   const auto carry = [=, this](const Halt& halt) -> absl::StatusOr<SnapshotInfo> {
-    BALLAST_ASSIGN_OR_RETURN(const auto manifest,
-                             parts_.files->store(job.tenant).Find(job.name, name));
+    BALLAST_ASSIGN_OR_RETURN(
+        const auto manifest,
+        parts_.files->store(request.job.tenant).Find(request.job.name, request.name));
     BALLAST_RETURN_IF_ERROR(use(manifest, halt));
     return parts_.files->InfoOf(manifest);
   };
   parts_.work->CarryOut(kSnapshotThread, {}, carry, done);
 }
 
-void SnapshotDesk::Verify(const QualifiedName& job, const std::string& name, const Done& done) {
+void SnapshotDesk::VerifySnapshot(SnapshotRequest request, Done done) {
   const auto verify = [this](const SnapshotManifest& manifest, const Halt& halt) -> absl::Status {
     BALLAST_ASSIGN_OR_RETURN(const JobPlan plan, parts_.files->PlanOf(manifest));
     return parts_.files->store(manifest.tenant).Verify(manifest, plan, [&] {
       return halt.status();
     });
   };
-  Apply(job, name, verify, done);
+  parts_.strand->Post([=, this] { Apply(request, verify, done); });
 }
 
-void SnapshotDesk::Delete(const QualifiedName& job, const std::string& name, const Done& done) {
+void SnapshotDesk::DeleteSnapshot(SnapshotRequest request, Done done) {
   const auto remove = [this](const SnapshotManifest& manifest, const Halt&) {
     return parts_.files->Remove(manifest.tenant, manifest.id);
   };
-  Apply(job, name, remove, done);
+  parts_.strand->Post([=, this] { Apply(request, remove, done); });
 }
 
 }  // namespace ballast::server

@@ -14,15 +14,17 @@ constexpr LongWork::Thread kShareThread = LongWork::Thread::kSnapshots;
 
 }  // namespace
 
-void SnapshotShare::Do(const SnapshotCall& call, const Done& done) {
-  if (call.step == SnapshotCall::Step::kRelease) return Release(call, done);
-  if (const absl::Status status = parts_.files->Check(); !status.ok()) return done(status);
-  call.step == SnapshotCall::Step::kHold ? Hold(call, done) : Capture(call, done);
+void SnapshotShare::Snapshot(SnapshotCall call, Done done) {
+  parts_.strand->Run([this, call = std::move(call), done = std::move(done)] {
+    if (call.step == SnapshotCall::Step::kRelease) return Release(call, done);
+    if (const absl::Status status = parts_.files->Check(); !status.ok()) return done(status);
+    call.step == SnapshotCall::Step::kHold ? Hold(call, done) : Capture(call, done);
+  });
 }
 
 void SnapshotShare::Hold(const SnapshotCall& call, const Done& done) {
   const auto held = [done](const absl::StatusOr<uint64_t>& round) {
-    round.ok() ? done(Answer{*round, {}}) : done(round.status());
+    round.ok() ? done(SnapshotAnswer{*round, {}}) : done(round.status());
   };
   const DamagedJobs::Ref damaged = parts_.damaged->Find(call.job);
   if (damaged != nullptr) return done(damaged->why);
@@ -42,13 +44,13 @@ void SnapshotShare::Release(const SnapshotCall& call, const Done& done) {
   if (const auto engine = parts_.jobs->Find(call.job); engine != nullptr)
     engine->captures().ReleaseState();
   holds_->Release(call.job);
-  if (!parts_.files->keeps()) return done(Answer());
+  if (!parts_.files->keeps()) return done(SnapshotAnswer());
   const auto drop = [files = parts_.files, call] {
     return files->store(call.tenant).DropPart(call.snapshot);
   };
   parts_.work->Run(kShareThread, drop, [done](const absl::Status& dropped) {
     if (!dropped.ok()) BALLAST_LOG(WARN) << dropped;
-    done(Answer());
+    done(SnapshotAnswer());
   });
 }
 
@@ -73,7 +75,7 @@ void SnapshotShare::CaptureRunning(const SnapshotCall& call, const JobPlan& plan
     work->Run(
         kShareThread, [file, end] { return end.ok() ? file->Sync() : end.status(); },
         [end, done, round](const absl::Status& synced) {
-          synced.ok() ? done(Answer{round, *end}) : done(synced);
+          synced.ok() ? done(SnapshotAnswer{round, *end}) : done(synced);
         });
   };
   const auto create = [this, call, plan]() -> absl::StatusOr<Part> {
@@ -108,7 +110,7 @@ void SnapshotShare::CaptureResting(const SnapshotCall& call, const Done& done) {
   };
   holds_->Take(call.job, call.snapshot, capture,
                [done, round = call.round](const absl::StatusOr<CapturedRound>& end) {
-                 end.ok() ? done(Answer{round, *end}) : done(end.status());
+                 end.ok() ? done(SnapshotAnswer{round, *end}) : done(end.status());
                });
 }
 

@@ -1,8 +1,9 @@
 // SnapshotShare: the part of this server in the snapshots that a home takes. A running job's state
 // on disk is held, which takes no time, and then written to the part while rounds continue. A
 // resting job's files are read (resting_holds.h).
-// Comes from: SnapshotTaking at the home, PeerDoor elsewhere. Goes to: RoundEngine, RestingHolds,
-// SnapshotStore. Thread safety: owned by the directory's strand.
+// Comes from: SnapshotTaking at the home, the Peer service elsewhere. Goes to: RoundEngine,
+// RestingHolds, SnapshotStore. Thread safety: SnapshotShareApi from any thread; owned by the
+// directory's strand.
 #pragma once
 
 #include <cstdint>
@@ -15,20 +16,15 @@
 
 namespace ballast::server {
 
-class SnapshotShare {
+class SnapshotShare final : public SnapshotShareApi {
  public:
-  struct Answer {
-    uint64_t round = 0;    // the first whose beginning this server can tell, or that it captured
-    CapturedRound before;  // of a capture: how the round before ended
-  };
-  using Done = std::function<void(absl::StatusOr<Answer>)>;
+  using Done = std::function<void(absl::StatusOr<SnapshotAnswer>)>;
 
   // `holds` outlives the object.
   SnapshotShare(const DeskParts& parts, RestingHolds* holds) : parts_(parts), holds_(holds) {}
 
-  // One step; see SnapshotCall. A release always succeeds. Errors: those of RoundEngine::HoldState
-  // and CaptureState, of RestingHolds and of SnapshotStore; NOT_FOUND UNKNOWN_JOB.
-  void Do(const SnapshotCall& call, const Done& done);
+  // On the strand, begins at once.
+  void Snapshot(SnapshotCall call, Done done) override;
 
  private:
   void Hold(const SnapshotCall& call, const Done& done);

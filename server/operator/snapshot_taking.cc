@@ -28,7 +28,7 @@ absl::Status SnapshotTaking::Begin() {
     bytes_ += SnapshotStore::PartBytes(order_.plan, layout, server);
   }
   // The records, which it gets last, make the manifest only larger.
-  return parts_.files->Begin(id_, order_.plan, order_.name,
+  return parts_.files->Begin(id_, order_.plan, order_.request.name,
                              bytes_ + EncodeManifest(Manifest()).size());
 }
 
@@ -37,28 +37,23 @@ void SnapshotTaking::AtAll(SnapshotCall::Step step, std::function<void(absl::Sta
   const auto self = shared_from_this();
   const auto gather =
       std::make_shared<Gather>(order_.plan.servers.size(), parts_.strand->Bind(std::move(then)));
-  const auto here = [self, step, gather](const absl::StatusOr<SnapshotShare::Answer>& answer) {
-    if (answer.ok()) {
-      self->before_ = answer->before;
-      self->OnAnswer(step, answer->round);
+  const auto add = [self, step, gather](const absl::StatusOr<SnapshotAnswer>& answer) {
+    if (answer.ok() && step == SnapshotCall::Step::kHold) {
+      self->round_ = std::max(self->round_, answer->round);
     }
     gather->Add(answer.status());
   };
-  const auto there = [self, step, gather](const absl::StatusOr<uint64_t>& round) {
-    if (round.ok()) self->OnAnswer(step, *round);
-    gather->Add(round.status());
+  const auto here = [self, add](const absl::StatusOr<SnapshotAnswer>& answer) {
+    if (answer.ok()) self->before_ = answer->before;
+    add(answer);
   };
   for (const uint32_t server : order_.plan.servers) {
     if (server == parts_.self->id()) {
-      share_->Do(call, parts_.strand->Bind(here));
+      share_->Snapshot(call, parts_.strand->Bind(here));
     } else {
-      parts_.peers->Snapshot(server, call, parts_.strand->Bind(there));
+      parts_.peers->Snapshot(server, call, parts_.strand->Bind(add));
     }
   }
-}
-
-void SnapshotTaking::OnAnswer(SnapshotCall::Step step, uint64_t round) {
-  if (step == SnapshotCall::Step::kHold) round_ = std::max(round_, round);
 }
 
 void SnapshotTaking::Hold() {
@@ -96,7 +91,7 @@ void SnapshotTaking::Mark(const SnapshotInfo& info) const {
 SnapshotManifest SnapshotTaking::Manifest() const {
   SnapshotManifest manifest;
   manifest.id = id_;
-  manifest.name = order_.name;
+  manifest.name = order_.request.name;
   manifest.tenant = order_.plan.tenant;
   manifest.job = order_.plan.spec.name;
   manifest.created_s = static_cast<uint64_t>(std::time(nullptr));
@@ -111,7 +106,7 @@ SnapshotManifest SnapshotTaking::Manifest() const {
 absl::StatusOr<SnapshotInfo> SnapshotTaking::CommitFiles() {
   const SnapshotManifest manifest = Manifest();
   BALLAST_RETURN_IF_ERROR(parts_.files->Commit(manifest));
-  if (order_.keep != 0) DropOldest();
+  if (order_.request.keep != 0) DropOldest();
   return parts_.files->InfoOf(manifest);
 }
 
@@ -128,7 +123,7 @@ void SnapshotTaking::DropOldest() const {
     others.push_back({{ours, ours ? one.round : 0, one.created_s}, one.id});
   }
   std::sort(others.begin(), others.end());
-  for (size_t i = 0; i + order_.keep < others.size() + 1; ++i) {
+  for (size_t i = 0; i + order_.request.keep < others.size() + 1; ++i) {
     const absl::Status removed = parts_.files->Remove(order_.plan.tenant, others[i].second);
     if (!removed.ok()) BALLAST_LOG(WARN, LogField("run", order_.plan.spec.name)) << removed;
   }

@@ -24,9 +24,8 @@ class SnapshotTaking : public std::enable_shared_from_this<SnapshotTaking> {
  public:
   using Done = std::function<void(absl::StatusOr<SnapshotInfo>)>;
   struct Order {
+    SnapshotRequest request;
     JobPlan plan;
-    std::string name;   // of the snapshot
-    uint32_t keep = 0;  // so many of the job stay; 0: all
   };
 
   // `parts` and `share` outlive the object. `done` runs once, on the strand.
@@ -56,7 +55,6 @@ class SnapshotTaking : public std::enable_shared_from_this<SnapshotTaking> {
   // Does a step at every server. `then` runs on the strand with the first error, when all servers
   // have answered.
   void AtAll(SnapshotCall::Step step, std::function<void(absl::Status)> then);
-  void OnAnswer(SnapshotCall::Step step, uint64_t round);
 
   const DeskParts parts_;
   SnapshotShare* const share_;

@@ -7,7 +7,7 @@
 #include "proto/convert/grpc_message.h"
 #include "proto/convert/job_convert.h"
 #include "proto/convert/methods.h"
-#include "server/convert/convert.h"
+#include "server/convert/peer_convert.h"
 #include "server/peer/peer_caller.h"
 #include "server/peer/peer_heartbeat.h"
 #include "server/peer/peer_votes.h"
@@ -44,29 +44,50 @@ class PeerClientImpl : public PeerClient, public std::enable_shared_from_this<Pe
                  std::function<void(absl::Status)> done) override {
     SendPlan(method::kPeerExtendJob, server, plan, std::move(done));
   }
-  void DropJob(uint32_t server, uint64_t job, std::function<void(absl::Status)> done) override;
+  void DropJob(uint32_t server, uint64_t job, std::function<void(absl::Status)> done) override {
+    Call(server, Soon(method::kPeerDropJob), SerializeMessage(DropToProto(job)),
+         StatusOnly(std::move(done)));
+  }
   void WhichRest(uint32_t home, const std::vector<uint64_t>& jobs,
-                 std::function<void(absl::StatusOr<std::vector<uint64_t>>)> done) override;
+                 std::function<void(absl::StatusOr<std::vector<uint64_t>>)> done) override {
+    caller_.Call(home, Soon(method::kPeerWhichRest), SerializeMessage(ToProto(jobs)),
+                 ParseReply<v1::PeerJobs>(std::move(done)));
+  }
   void CompareJobs(uint32_t home, const JobRoll& roll,
                    std::function<void(absl::StatusOr<RollAnswer>)> done) override {
-    const PeerCallOptions options{method::kPeerCompareJobs, config_.report_after, false};
-    caller_.Call(home, options, SerializeMessage(RollToProto(roll)),
-                 ParseReply<v1::PeerRollReply>(std::move(done), RollAnswerFromProto));
+    caller_.Call(home, Soon(method::kPeerCompareJobs), SerializeMessage(ToProto(roll)),
+                 ParseReply<v1::PeerRollReply>(std::move(done)));
   }
   void Seal(uint32_t server, const SealCall& call,
-            std::function<void(absl::StatusOr<SealAnswer>)> done) override;
+            std::function<void(absl::StatusOr<SealAnswer>)> done) override {
+    SendUntilAnswered(method::kPeerSeal, server, SerializeMessage(ToProto(call)),
+                      ParseReply<v1::PeerSealed>(std::move(done)));
+  }
   void AdoptEpoch(uint32_t server, const JobPlan& plan,
                   std::function<void(absl::Status)> done) override {
     SendPlan(method::kPeerAdoptEpoch, server, plan, std::move(done));
   }
   void Snapshot(uint32_t server, const SnapshotCall& call,
-                std::function<void(absl::StatusOr<uint64_t>)> done) override;
-  void Export(uint32_t server, const ExportPart& part,
-              std::function<void(absl::Status)> done) override;
-  void ImportJob(uint32_t server, const ImportOrder& order,
-                 std::function<void(absl::Status)> done) override;
+                std::function<void(absl::StatusOr<SnapshotAnswer>)> done) override {
+    const PeerCallOptions options{method::kPeerSnapshot, kWholeStateTimeout, false};
+    Call(server, options, SerializeMessage(ToProto(call)),
+         ParseReply<v1::PeerSnapshotReply>(std::move(done)));
+  }
   void RestoreJob(uint32_t server, const RestoreOrder& order,
-                  std::function<void(absl::StatusOr<std::string>)> done) override;
+                  std::function<void(absl::StatusOr<std::string>)> done) override {
+    CallOnceConnected(server, method::kPeerRestoreJob, SerializeMessage(ToProto(order)),
+                      ParseReply<v1::PeerRestored>(std::move(done)));
+  }
+  void ExportShare(uint32_t server, const ExportPart& part,
+                   std::function<void(absl::Status)> done) override {
+    CallOnceConnected(server, method::kPeerExport, SerializeMessage(ToProto(part)),
+                      StatusOnly(std::move(done)));
+  }
+  void ImportJob(uint32_t server, const ImportOrder& order,
+                 std::function<void(absl::Status)> done) override {
+    CallOnceConnected(server, method::kPeerImportJob, SerializeMessage(ToProto(order)),
+                      StatusOnly(std::move(done)));
+  }
   void SendVote(uint64_t job, uint32_t epoch, uint64_t round, uint32_t to_server,
                 const Vote& vote) override {
     votes_.Send(job, epoch, round, to_server, vote);
@@ -74,14 +95,13 @@ class PeerClientImpl : public PeerClient, public std::enable_shared_from_this<Pe
   void DropVotes(uint64_t job) override { votes_.Drop(job); }
 
  private:
-  // A call about a plan: repeated, until give_up, while the peer is away or still starting.
-  struct PlanUnderWay {
+  // A call that is repeated, until give_up, while the peer is away or still starting.
+  struct UnderWay {
     const char* method = nullptr;
     uint32_t server = 0;
     grpc::ByteBuffer bytes;
     std::chrono::nanoseconds give_up{0};
-    std::function<void(absl::Status)> done;
-    std::function<void(const grpc::ByteBuffer&)> replied;  // before done, when OK; may be empty
+    PeerCaller::Done done;
   };
 
   // For empty replies.
@@ -90,17 +110,19 @@ class PeerClientImpl : public PeerClient, public std::enable_shared_from_this<Pe
       done(status);
     };
   }
-  // For replies of type Reply; `read` converts one to the argument of `done`.
-  template <typename Reply, typename T, typename Read>
-  PeerCaller::Done ParseReply(std::function<void(absl::StatusOr<T>)> done, Read read) const {
-    return [this, read, done = std::move(done)](const absl::Status& status,
-                                                const grpc::ByteBuffer& bytes) {
-      if (!status.ok()) return done(status);
-      Reply reply;
-      const absl::Status parsed = caller_.Parse(bytes, &reply);
-      parsed.ok() ? done(read(reply)) : done(parsed);
-    };
+  // For replies of type Reply: `done` gets FromProto of it.
+  template <typename Reply, typename T>
+  PeerCaller::Done ParseReply(std::function<void(absl::StatusOr<T>)> done) const {
+    return
+        [this, done = std::move(done)](const absl::Status& status, const grpc::ByteBuffer& bytes) {
+          if (!status.ok()) return done(status);
+          Reply reply;
+          const absl::Status parsed = caller_.Parse(bytes, &reply);
+          parsed.ok() ? done(FromProto(reply)) : done(parsed);
+        };
   }
+  // For a call that a server answers at once, or not at all.
+  PeerCallOptions Soon(const char* method) const { return {method, config_.report_after, false}; }
   // As PeerTimer. A running task keeps this object alive.
   bool After(std::chrono::nanoseconds delay, std::function<void()> task) {
     return executor_->PostAfter(delay, [weak = weak_from_this(), task = std::move(task)] {
@@ -135,9 +157,14 @@ class PeerClientImpl : public PeerClient, public std::enable_shared_from_this<Pe
                      std::chrono::nanoseconds give_up);
 
   void SendPlan(const char* method, uint32_t server, const JobPlan& plan,
-                std::function<void(absl::Status)> done);
-  void TryPlan(std::shared_ptr<PlanUnderWay> plan);
-  void OnPlanAnswer(const std::shared_ptr<PlanUnderWay>& plan, const absl::Status& status);
+                std::function<void(absl::Status)> done) {
+    SendUntilAnswered(method, server, SerializeMessage(ToProto(plan)), StatusOnly(std::move(done)));
+  }
+  void SendUntilAnswered(const char* method, uint32_t server, const grpc::ByteBuffer& bytes,
+                         PeerCaller::Done done);
+  void Try(const std::shared_ptr<UnderWay>& call);
+  void OnAnswer(const std::shared_ptr<UnderWay>& call, const absl::Status& status,
+                const grpc::ByteBuffer& reply);
 
   const PeerLinkConfig config_;
   Executor* const executor_;
@@ -160,145 +187,46 @@ void PeerClientImpl::TryUntilTaken(std::function<void(PeerCaller::Done)> call,
   });
 }
 
-void PeerClientImpl::SendPlan(const char* method, uint32_t server, const JobPlan& plan,
-                              std::function<void(absl::Status)> done) {
-  auto under_way = std::make_shared<PlanUnderWay>();
+void PeerClientImpl::SendUntilAnswered(const char* method, uint32_t server,
+                                       const grpc::ByteBuffer& bytes, PeerCaller::Done done) {
+  auto under_way = std::make_shared<UnderWay>();
   under_way->method = method;
   under_way->server = server;
-  under_way->bytes = SerializeMessage(PeerJobToProto(plan));
+  under_way->bytes = bytes;
   under_way->give_up = clock_->Now() + config_.create_timeout;
   under_way->done = std::move(done);
-  TryPlan(std::move(under_way));
+  Try(under_way);
 }
 
-void PeerClientImpl::TryPlan(std::shared_ptr<PlanUnderWay> plan) {
-  const PeerCallOptions options{plan->method, plan->give_up - clock_->Now(), true};
-  caller_.Call(plan->server, options, plan->bytes,
-               [this, plan](const absl::Status& status, const grpc::ByteBuffer& reply) {
-                 if (status.ok() && plan->replied) plan->replied(reply);
-                 OnPlanAnswer(plan, status);
+void PeerClientImpl::Try(const std::shared_ptr<UnderWay>& call) {
+  const PeerCallOptions options{call->method, call->give_up - clock_->Now(), true};
+  caller_.Call(call->server, options, call->bytes,
+               [this, call](const absl::Status& status, const grpc::ByteBuffer& reply) {
+                 OnAnswer(call, status, reply);
                });
 }
 
-void PeerClientImpl::OnPlanAnswer(const std::shared_ptr<PlanUnderWay>& plan,
-                                  const absl::Status& status) {
+void PeerClientImpl::OnAnswer(const std::shared_ptr<UnderWay>& call, const absl::Status& status,
+                              const grpc::ByteBuffer& reply) {
   const Reason reason = ReasonOf(status);
   const bool starts = IsStillStarting(status);
   const bool away = reason == Reason::kUnspecified || reason == Reason::kShuttingDown;
-  heartbeat_.SetStarts(plan->server, starts);
-  if (!MayPass(status) || (!starts && !away)) return plan->done(status);
-  if (clock_->Now() + kPeerRetryDelay < plan->give_up &&
-      After(kPeerRetryDelay, [this, plan] { TryPlan(plan); })) {
+  heartbeat_.SetStarts(call->server, starts);
+  if (!MayPass(status) || (!starts && !away)) return call->done(status, reply);
+  if (clock_->Now() + kPeerRetryDelay < call->give_up &&
+      After(kPeerRetryDelay, [this, call] { Try(call); })) {
     return;
   }
-  heartbeat_.SetStarts(plan->server, false);
-  if (starts) return plan->done(status);  // The caller may ask again.
+  heartbeat_.SetStarts(call->server, false);
+  if (starts) return call->done(status, reply);  // The caller may ask again.
   ErrorFields fields;
-  fields.server = static_cast<int>(plan->server);
-  fields.address = caller_.AddressOf(plan->server);
-  plan->done(ReasonedError(
-      absl::StatusCode::kUnavailable, Reason::kServerLost,
-      absl::StrCat("server ", plan->server, " does not answer: ", status.message()), fields));
-}
-
-void PeerClientImpl::Seal(uint32_t server, const SealCall& call,
-                          std::function<void(absl::StatusOr<SealAnswer>)> done) {
-  v1::PeerSeal message;
-  message.set_job(call.job);
-  message.set_epoch(call.epoch);
-  message.set_world(call.world);
-  const auto answer =
-      std::make_shared<absl::StatusOr<SealAnswer>>(absl::InternalError("no answer"));
-  auto under_way = std::make_shared<PlanUnderWay>();
-  under_way->method = method::kPeerSeal;
-  under_way->server = server;
-  under_way->bytes = SerializeMessage(message);
-  under_way->give_up = clock_->Now() + config_.create_timeout;
-  under_way->replied = [this, answer](const grpc::ByteBuffer& reply) {
-    v1::PeerSealed sealed;
-    if (const absl::Status parsed = caller_.Parse(reply, &sealed); !parsed.ok()) {
-      *answer = parsed;
-      return;
-    }
-    *answer = SealedFromProto(sealed);
-  };
-  under_way->done = [answer, done = std::move(done)](const absl::Status& status) {
-    done(status.ok() ? *answer : status);
-  };
-  TryPlan(std::move(under_way));
-}
-
-void PeerClientImpl::DropJob(uint32_t server, uint64_t job,
-                             std::function<void(absl::Status)> done) {
-  v1::PeerDropJob message;
-  message.set_job(job);
-  const PeerCallOptions options{method::kPeerDropJob, config_.report_after, false};
-  Call(server, options, SerializeMessage(message), StatusOnly(std::move(done)));
-}
-
-void PeerClientImpl::WhichRest(uint32_t home, const std::vector<uint64_t>& jobs,
-                               std::function<void(absl::StatusOr<std::vector<uint64_t>>)> done) {
-  v1::PeerJobs message;
-  message.mutable_jobs()->Add(jobs.begin(), jobs.end());
-  const PeerCallOptions options{method::kPeerWhichRest, config_.report_after, false};
-  caller_.Call(home, options, SerializeMessage(message),
-               ParseReply<v1::PeerJobs>(std::move(done), [](const v1::PeerJobs& rest) {
-                 return std::vector<uint64_t>(rest.jobs().begin(), rest.jobs().end());
-               }));
-}
-
-// --- Snapshots ----------------------------------------------------------------------------------
-
-void PeerClientImpl::Snapshot(uint32_t server, const SnapshotCall& call,
-                              std::function<void(absl::StatusOr<uint64_t>)> done) {
-  v1::PeerSnapshot message;
-  message.set_job(call.job);
-  message.set_snapshot(call.snapshot);
-  message.set_step(static_cast<v1::SnapshotStep>(call.step));
-  message.set_round(call.round);
-  message.set_tenant(TenantToProto(call.tenant));
-  const PeerCallOptions options{method::kPeerSnapshot, kWholeStateTimeout, false};
-  Call(server, options, SerializeMessage(message),
-       ParseReply<v1::PeerSnapshotReply>(
-           std::move(done), [](const v1::PeerSnapshotReply& reply) { return reply.round(); }));
-}
-
-void PeerClientImpl::RestoreJob(uint32_t server, const RestoreOrder& order,
-                                std::function<void(absl::StatusOr<std::string>)> done) {
-  v1::PeerRestoreJob message;
-  *message.mutable_job() = PeerJobToProto(order.plan);
-  message.set_snapshot(order.snapshot);
-  message.set_share(order.share);
-  CallOnceConnected(
-      server, method::kPeerRestoreJob, SerializeMessage(message),
-      ParseReply<v1::PeerRestored>(std::move(done),
-                                   [](const v1::PeerRestored& reply) { return reply.copied(); }));
-}
-
-void PeerClientImpl::Export(uint32_t server, const ExportPart& part,
-                            std::function<void(absl::Status)> done) {
-  v1::PeerExport message;
-  message.set_snapshot(part.snapshot);
-  message.set_name(part.name);
-  message.set_dtype(static_cast<v1::DType>(part.options.dtype));
-  message.set_state(part.options.state);
-  message.set_shard(part.shard);
-  message.set_shards(part.options.shards);
-  message.set_format(static_cast<v1::ExportFormat>(part.options.format));
-  message.set_torch_optimizer(part.options.torch_optimizer);
-  message.set_tenant(TenantToProto(part.tenant));
-  CallOnceConnected(server, method::kPeerExport, SerializeMessage(message),
-                    StatusOnly(std::move(done)));
-}
-
-void PeerClientImpl::ImportJob(uint32_t server, const ImportOrder& order,
-                               std::function<void(absl::Status)> done) {
-  v1::PeerImportJob message;
-  *message.mutable_job() = PeerJobToProto(order.plan);
-  message.set_from(order.from);
-  message.set_state(order.state);
-  CallOnceConnected(server, method::kPeerImportJob, SerializeMessage(message),
-                    StatusOnly(std::move(done)));
+  fields.server = static_cast<int>(call->server);
+  fields.address = caller_.AddressOf(call->server);
+  call->done(
+      ReasonedError(absl::StatusCode::kUnavailable, Reason::kServerLost,
+                    absl::StrCat("server ", call->server, " does not answer: ", status.message()),
+                    fields),
+      grpc::ByteBuffer());
 }
 
 }  // namespace

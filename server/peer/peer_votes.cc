@@ -6,7 +6,6 @@
 #include "proto/convert/grpc_message.h"
 #include "proto/convert/job_convert.h"
 #include "proto/convert/methods.h"
-#include "server/convert/convert.h"
 
 namespace ballast::server {
 

@@ -94,6 +94,15 @@ struct JobPlan {
 // see RoundFsm::AnswerVote.
 using VoteAnswer = absl::StatusOr<std::optional<Vote>>;
 
+// The home's request that a server leave an epoch.
+struct SealCall {
+  uint64_t job = 0;
+  uint32_t epoch = 0;  // of which the server prepares no round any more
+  // How many trainers the next epoch wants. The server keeps room for them, as far as it has that,
+  // until it adopts the next epoch or the job ends; the newest call counts. 0: it keeps nothing.
+  uint32_t world = 0;
+};
+
 // A server's position when it seals an epoch.
 struct SealAnswer {
   uint64_t version = 0;             // the open round

@@ -11,7 +11,7 @@
 #include "common/base/reason.h"
 #include "common/base/recent_log.h"
 #include "proto/convert/methods.h"
-#include "server/convert/convert.h"
+#include "server/convert/admin_convert.h"
 #include "server/service/tenant_choice.h"
 #include "server/stream/unary_call.h"
 
@@ -34,13 +34,13 @@ void AddForAdmins(uint32_t count, const ServerFacts& facts, v1::StatusReply* rep
 }
 
 // Facts that all tenants share.
-void AddServer(const ServerFacts& facts, const OperatorDoor& door, v1::StatusReply* reply) {
+void AddServer(const ServerFacts& facts, const ServerLoad& load, v1::StatusReply* reply) {
   reply->set_resident_bytes(static_cast<uint64_t>(facts.resident_bytes));
   reply->set_explained_bytes(facts.explained_bytes);
   reply->set_jobs_max(facts.jobs_max);
-  reply->set_memory_used_bytes(door.memory_used_bytes());
-  reply->set_memory_budget_bytes(door.memory_budget_bytes());
-  for (const auto& work : door.ListWorks()) ToProto(*work, reply->add_works());
+  reply->set_memory_used_bytes(load.memory_used_bytes);
+  reply->set_memory_budget_bytes(load.memory_budget_bytes);
+  for (const auto& work : load.works) ToProto(*work, reply->add_works());
 }
 
 void AddDisk(const DiskState& disk, v1::StatusReply* reply) {
@@ -82,17 +82,17 @@ void CollectStatus(const DirectoryHolder& directory, const ServerFacts& facts,
   }
   for (const DiskState& disk : facts.disks) AddDisk(disk, &reply);
   for (const std::string& problem : facts.cluster_problems) reply.add_cluster_problems(problem);
-  const auto door = directory.operators();
-  if (!door.ok()) {
+  const auto jobs = directory.Get(&JobApis::jobs);
+  if (!jobs.ok()) {
     done(std::move(reply));
     return;
   }
   reply.set_serving(facts.instead.empty());
-  if (whole) AddServer(facts, **door, &reply);
-  (*door)->Status([reply = std::move(reply), rounds = request.rounds(), caller,
-                   done = std::move(done)](const std::vector<JobStatus>& jobs) mutable {
-    if (reply.jobs_max() > 0) reply.set_jobs_under_way(UnderWay(jobs));
-    for (const JobStatus& job : jobs) {
+  if (whole) AddServer(facts, (*jobs)->Load(), &reply);
+  (*jobs)->Status([reply = std::move(reply), rounds = request.rounds(), caller,
+                   done = std::move(done)](const std::vector<JobStatus>& all) mutable {
+    if (reply.jobs_max() > 0) reply.set_jobs_under_way(UnderWay(all));
+    for (const JobStatus& job : all) {
       if (caller.Sees(job.tenant)) ToProto(job, rounds, reply.add_jobs());
     }
     done(std::move(reply));
@@ -101,55 +101,61 @@ void CollectStatus(const DirectoryHolder& directory, const ServerFacts& facts,
 
 namespace {
 
-void ListJobs(const std::shared_ptr<OperatorDoor>& door, const std::shared_ptr<UnaryCall>& call,
+using Call = std::shared_ptr<UnaryCall>;
+
+void ListJobs(const std::shared_ptr<JobsApi>& jobs, const Call& call,
               const v1::ListJobsRequest& request) {
   const auto tenant = TenantOfList(call->caller(), request.tenant());
   if (!tenant.ok()) return call->Fail(tenant.status());
-  door->ListJobs([call, tenant = *tenant](const absl::StatusOr<DurableJobs>& jobs) {
-    if (!jobs.ok()) return call->Fail(jobs.status());
+  jobs->ListJobs([call, tenant = *tenant](const absl::StatusOr<DurableJobs>& all) {
+    if (!all.ok()) return call->Fail(all.status());
     v1::ListJobsReply reply;
-    for (const DurableJob& job : *jobs) {
+    for (const DurableJob& job : *all) {
       if (job.tenant == tenant.value_or(job.tenant)) ToProto(job, reply.add_jobs());
     }
     call->Reply(reply);
   });
 }
 
-void ListTenants(const std::shared_ptr<OperatorDoor>& door, const std::shared_ptr<UnaryCall>& call,
+void ListTenants(const std::shared_ptr<const Quotas>& quotas, const Call& call,
                  const v1::ListTenantsRequest&) {
   const Caller& caller = call->caller();
   const bool all = !caller.secured || caller.identity.role == Role::kAdmin;
   v1::ListTenantsReply reply;
   for (const TenantUse& use :
-       all ? door->TenantUses() : std::vector<TenantUse>{door->TenantUseOf(caller.tenant())}) {
+       all ? quotas->Uses() : std::vector<TenantUse>{quotas->UseOf(caller.tenant())}) {
     ToProto(use, reply.add_tenants());
   }
   call->Reply(reply);
 }
 
-void DeleteJob(const std::shared_ptr<OperatorDoor>& door, const std::shared_ptr<UnaryCall>& call,
-               const v1::DeleteJobRequest& request, const std::string& tenant) {
-  const Caller& caller = call->caller();
-  if (request.force() && caller.secured && caller.identity.role == Role::kTrainer) {
-    return call->Fail(ReasonedError(absl::StatusCode::kPermissionDenied, Reason::kNotPermitted,
-                                    "a trainer deletes no job with force, while trainers are "
-                                    "attached to it; that takes an operator"));
-  }
-  const auto deleted = [call](const absl::Status& status) {
-    if (!status.ok()) return call->Fail(status);
-    call->Reply(v1::DeleteJobReply());
-  };
-  door->DeleteJob({tenant, request.name()}, request.force(), deleted);
+void ListSnapshots(const std::shared_ptr<SnapshotApi>& snapshots, const Call& call,
+                   const v1::ListSnapshotsRequest& request) {
+  const auto tenant = TenantOfList(call->caller(), request.tenant());
+  if (!tenant.ok()) return call->Fail(tenant.status());
+  snapshots->ListSnapshots({*tenant, request.job()},
+                           [call](const absl::StatusOr<std::vector<SnapshotInfo>>& all) {
+                             if (!all.ok()) return call->Fail(all.status());
+                             v1::ListSnapshotsReply reply;
+                             for (const SnapshotInfo& snapshot : *all) {
+                               ToProto(snapshot, reply.add_snapshots());
+                             }
+                             call->Reply(reply);
+                           });
 }
 
-void RetryJob(const std::shared_ptr<OperatorDoor>& door, const std::shared_ptr<UnaryCall>& call,
-              const v1::RetryJobRequest& request, const std::string& tenant) {
-  door->RetryJob({tenant, request.name()}, [call](const absl::StatusOr<bool>& opened) {
-    if (!opened.ok()) return call->Fail(opened.status());
-    v1::RetryJobReply reply;
-    reply.set_opened(*opened);
-    call->Reply(reply);
-  });
+// Whether the role of the caller allows it what it asks; its role may call the method.
+template <typename Request>
+absl::Status CheckRole(const Caller&, const Request&) {
+  return absl::OkStatus();
+}
+absl::Status CheckRole(const Caller& caller, const v1::DeleteJobRequest& request) {
+  if (!request.force() || !caller.secured || caller.identity.role != Role::kTrainer) {
+    return absl::OkStatus();
+  }
+  return ReasonedError(absl::StatusCode::kPermissionDenied, Reason::kNotPermitted,
+                       "a trainer deletes no job with force, while trainers are "
+                       "attached to it; that takes an operator");
 }
 
 uint64_t MillisecondsSince(absl::Time began) {
@@ -157,114 +163,22 @@ uint64_t MillisecondsSince(absl::Time began) {
       std::max<int64_t>(absl::ToInt64Milliseconds(absl::Now() - began), 0));
 }
 
-using SnapshotDone = std::function<void(absl::StatusOr<SnapshotInfo>)>;
-
-SnapshotDone ReplyWith(const std::shared_ptr<UnaryCall>& call) {
-  return [call](const absl::StatusOr<SnapshotInfo>& snapshot) {
-    if (!snapshot.ok()) return call->Fail(snapshot.status());
-    v1::SnapshotReply reply;
-    ToProto(*snapshot, reply.mutable_snapshot());
-    call->Reply(reply);
-  };
+v1::RetryJobReply ReplyOf(bool opened) {
+  v1::RetryJobReply reply;
+  reply.set_opened(opened);
+  return reply;
 }
 
-void CreateSnapshot(const std::shared_ptr<OperatorDoor>& door,
-                    const std::shared_ptr<UnaryCall>& call, const v1::SnapshotRequest& request,
-                    const std::string& tenant) {
-  door->CreateSnapshot({tenant, request.job()}, request.name(), request.keep(), ReplyWith(call));
+void Answer(const Call& call, absl::Time, const absl::Status& status) {
+  status.ok() ? call->Reply(v1::DeleteJobReply()) : call->Fail(status);
 }
-
-void VerifySnapshot(const std::shared_ptr<OperatorDoor>& door,
-                    const std::shared_ptr<UnaryCall>& call, const v1::SnapshotRequest& request,
-                    const std::string& tenant) {
-  door->VerifySnapshot({tenant, request.job()}, request.name(), ReplyWith(call));
-}
-
-void DeleteSnapshot(const std::shared_ptr<OperatorDoor>& door,
-                    const std::shared_ptr<UnaryCall>& call, const v1::SnapshotRequest& request,
-                    const std::string& tenant) {
-  door->DeleteSnapshot({tenant, request.job()}, request.name(), ReplyWith(call));
-}
-
-void ListSnapshots(const std::shared_ptr<OperatorDoor>& door,
-                   const std::shared_ptr<UnaryCall>& call,
-                   const v1::ListSnapshotsRequest& request) {
-  const auto tenant = TenantOfList(call->caller(), request.tenant());
-  if (!tenant.ok()) return call->Fail(tenant.status());
-  door->ListSnapshots({*tenant, request.job()},
-                      [call](const absl::StatusOr<std::vector<SnapshotInfo>>& snapshots) {
-                        if (!snapshots.ok()) return call->Fail(snapshots.status());
-                        v1::ListSnapshotsReply reply;
-                        for (const SnapshotInfo& snapshot : *snapshots)
-                          ToProto(snapshot, reply.add_snapshots());
-                        call->Reply(reply);
-                      });
-}
-
-void RestoreSnapshot(const std::shared_ptr<OperatorDoor>& door,
-                     const std::shared_ptr<UnaryCall>& call,
-                     const v1::RestoreSnapshotRequest& request, const std::string& tenant) {
-  RestoreCall restore;
-  restore.tenant = tenant;
-  restore.job = request.job();
-  restore.snapshot = request.name();
-  restore.as = request.as();
-  restore.world = request.world();
-  restore.share = request.share();
-  door->RestoreSnapshot(restore, [call](const absl::StatusOr<RestoredJob>& restored) {
-    if (!restored.ok()) return call->Fail(restored.status());
-    v1::RestoreSnapshotReply reply;
-    ToProto(restored->job, reply.mutable_job());
-    reply.set_copied(restored->copied);
-    call->Reply(reply);
-  });
-}
-
-void Export(const std::shared_ptr<OperatorDoor>& door, const std::shared_ptr<UnaryCall>& call,
-            const v1::ExportRequest& request, const std::string& tenant) {
-  const absl::StatusOr<DType> dtype = WeightDType(request.dtype());
-  if (!dtype.ok()) return call->Fail(dtype.status());
-  const absl::StatusOr<ExportFormat> format = FormatFromProto(request.format());
-  if (!format.ok()) return call->Fail(format.status());
-  const bool universal = *format == ExportFormat::kUniversal;
-  const ExportCall what{.tenant = tenant,
-                        .job = request.job(),
-                        .snapshot = request.snapshot(),
-                        .name = request.name(),
-                        .dtype = *dtype,
-                        .state = request.state() && !universal,
-                        .consolidated = request.consolidated(),
-                        .format = *format,
-                        .torch_optimizer = request.torch_optimizer()};
-  door->Export(what, [call, request, began = absl::Now()](const absl::StatusOr<ExportInfo>& info) {
-    if (!info.ok()) return call->Fail(info.status());
-    v1::ExportReply reply;
-    reply.set_job(request.job());
-    reply.set_name(request.name());
-    reply.set_directory(info->directory);
-    reply.set_round(info->round);
-    reply.set_bytes(info->bytes);
-    reply.set_files(info->files);
-    reply.set_tensors(info->tensors);
-    reply.set_parameters(info->parameters);
-    reply.set_state(request.state() || request.format() != v1::EXPORT_FORMAT_SAFETENSORS);
+template <typename T>
+void Answer(const Call& call, absl::Time began, const absl::StatusOr<T>& answer) {
+  if (!answer.ok()) return call->Fail(answer.status());
+  auto reply = ReplyOf(*answer);
+  if constexpr (requires { reply.milliseconds(); })
     reply.set_milliseconds(MillisecondsSince(began));
-    call->Reply(reply);
-  });
-}
-
-void Import(const std::shared_ptr<OperatorDoor>& door, const std::shared_ptr<UnaryCall>& call,
-            const v1::ImportRequest& request, const std::string& tenant) {
-  const ImportCall what{tenant, request.from(), request.as(), request.world()};
-  door->Import(what, [call, began = absl::Now()](const absl::StatusOr<ImportInfo>& info) {
-    if (!info.ok()) return call->Fail(info.status());
-    v1::ImportReply reply;
-    ToProto(info->job, reply.mutable_job());
-    reply.set_state(info->state);
-    reply.set_bytes(info->bytes);
-    reply.set_milliseconds(MillisecondsSince(began));
-    call->Reply(reply);
-  });
+  call->Reply(reply);
 }
 
 constexpr size_t kAuditedNameBytesMax = 128;
@@ -278,40 +192,55 @@ const std::string& AuditedJob(const Request& request) {
   return request.job();
 }
 
-// A method that parses its request and passes it to the operators' door.
-template <typename Request>
-void AddListMethod(MethodRegistry* server, const char* name, const DirectoryHolder* holder,
-                   void (*method)(const std::shared_ptr<OperatorDoor>&,
-                                  const std::shared_ptr<UnaryCall>&, const Request&)) {
-  server->AddMethod(name, UnaryCall::Factory([holder, method](auto call, const auto& bytes) {
-                      Request request;
-                      if (!call->Parse(bytes, &request)) return;
-                      const auto door = holder->operators();
-                      if (!door.ok()) return call->Fail(door.status());
-                      method(*door, call, request);
-                    }));
-}
+class AdminMethods {
+ public:
+  AdminMethods(MethodRegistry* server, const DirectoryHolder* directory)
+      : server_(server), directory_(directory) {}
 
-// Likewise, for a method about one tenant's objects.
-template <typename Request>
-void AddMethod(MethodRegistry* server, const char* name, const DirectoryHolder* holder,
-               void (*method)(const std::shared_ptr<OperatorDoor>&,
-                              const std::shared_ptr<UnaryCall>&, const Request&,
-                              const std::string& tenant)) {
-  server->AddMethod(name, UnaryCall::Factory([holder, method](auto call, const auto& bytes) {
-                      Request request;
-                      if (!call->Parse(bytes, &request)) return;
-                      const absl::StatusOr<std::string> tenant =
-                          TenantOfCall(call->caller(), request.tenant());
-                      if (!tenant.ok()) return call->Fail(tenant.status());
-                      // The name was not checked yet.
-                      const std::string job = AuditedJob(request).substr(0, kAuditedNameBytesMax);
-                      call->SetAuditedJob(QualifiedName{*tenant, job}.Text());
-                      const auto door = holder->operators();
-                      if (!door.ok()) return call->Fail(door.status());
-                      method(*door, call, request, *tenant);
-                    }));
-}
+  // A method that answers with a list: `handler` chooses from it.
+  template <typename Api, typename Request>
+  void AddList(const char* name, Api* JobApis::*api,
+               void (*handler)(const std::shared_ptr<Api>&, const Call&, const Request&)) {
+    server_->AddMethod(name, UnaryCall::Factory([directory = directory_, api, handler](
+                                                    auto call, const auto& bytes) {
+                         Request request;
+                         if (!call->Parse(bytes, &request)) return;
+                         const auto part = directory->Get(api);
+                         part.ok() ? handler(*part, call, request) : call->Fail(part.status());
+                       }));
+  }
+
+  // A method about one tenant's objects: FromProto of its request goes to `method`, and ReplyOf the
+  // answer back.
+  template <typename Request, typename Api, typename Value, typename Result>
+  void Add(const char* name, Api* JobApis::*api,
+           void (Api::*method)(Value, std::function<void(Result)>)) {
+    server_->AddMethod(
+        name, UnaryCall::Factory([directory = directory_, api, method](const Call& call,
+                                                                       const auto& bytes) {
+          Request request;
+          if (!call->Parse(bytes, &request)) return;
+          const absl::StatusOr<std::string> tenant = TenantOfCall(call->caller(), request.tenant());
+          if (!tenant.ok()) return call->Fail(tenant.status());
+          // The name was not checked yet.
+          const std::string job = AuditedJob(request).substr(0, kAuditedNameBytesMax);
+          call->SetAuditedJob(QualifiedName{*tenant, job}.Text());
+          const auto part = directory->Get(api);
+          if (!part.ok()) return call->Fail(part.status());
+          const absl::Status allowed = CheckRole(call->caller(), request);
+          if (!allowed.ok()) return call->Fail(allowed);
+          const absl::StatusOr<Value> value = FromProto(request, *tenant);
+          if (!value.ok()) return call->Fail(value.status());
+          ((**part).*method)(*value, [call, began = absl::Now()](const Result& result) {
+            Answer(call, began, result);
+          });
+        }));
+  }
+
+ private:
+  MethodRegistry* const server_;
+  const DirectoryHolder* const directory_;
+};
 
 }  // namespace
 
@@ -328,17 +257,22 @@ void AddAdminMethods(MethodRegistry* server, const DirectoryHolder* directory,
           call->Reply(reply);
         });
       }));
-  AddListMethod(server, method::kAdminListJobs, directory, &ListJobs);
-  AddMethod(server, method::kAdminDeleteJob, directory, &DeleteJob);
-  AddMethod(server, method::kAdminRetryJob, directory, &RetryJob);
-  AddMethod(server, method::kAdminCreateSnapshot, directory, &CreateSnapshot);
-  AddListMethod(server, method::kAdminListSnapshots, directory, &ListSnapshots);
-  AddMethod(server, method::kAdminVerifySnapshot, directory, &VerifySnapshot);
-  AddMethod(server, method::kAdminDeleteSnapshot, directory, &DeleteSnapshot);
-  AddMethod(server, method::kAdminRestoreSnapshot, directory, &RestoreSnapshot);
-  AddMethod(server, method::kAdminExport, directory, &Export);
-  AddMethod(server, method::kAdminImport, directory, &Import);
-  AddListMethod(server, method::kAdminListTenants, directory, &ListTenants);
+  AdminMethods m(server, directory);
+  m.AddList(method::kAdminListJobs, &JobApis::jobs, &ListJobs);
+  m.AddList(method::kAdminListSnapshots, &JobApis::snapshots, &ListSnapshots);
+  m.AddList(method::kAdminListTenants, &JobApis::quotas, &ListTenants);
+  m.Add<v1::DeleteJobRequest>(method::kAdminDeleteJob, &JobApis::jobs, &JobsApi::DeleteJob);
+  m.Add<v1::RetryJobRequest>(method::kAdminRetryJob, &JobApis::jobs, &JobsApi::RetryJob);
+  m.Add<v1::SnapshotRequest>(method::kAdminCreateSnapshot, &JobApis::snapshots,
+                             &SnapshotApi::CreateSnapshot);
+  m.Add<v1::SnapshotRequest>(method::kAdminVerifySnapshot, &JobApis::snapshots,
+                             &SnapshotApi::VerifySnapshot);
+  m.Add<v1::SnapshotRequest>(method::kAdminDeleteSnapshot, &JobApis::snapshots,
+                             &SnapshotApi::DeleteSnapshot);
+  m.Add<v1::RestoreSnapshotRequest>(method::kAdminRestoreSnapshot, &JobApis::restores,
+                                    &RestoreApi::RestoreSnapshot);
+  m.Add<v1::ExportRequest>(method::kAdminExport, &JobApis::exports, &ExportApi::Export);
+  m.Add<v1::ImportRequest>(method::kAdminImport, &JobApis::imports, &ImportApi::Import);
 }
 
 void AddReloadMethod(MethodRegistry* server, Executor* executor,

@@ -1,5 +1,5 @@
 // Admin service, and the same facts for /statusz: the state of this server, its peers and its jobs.
-// Comes from: the transport, server main. Goes to: OperatorDoor, PeerClient.
+// Comes from: the transport, server main. Goes to: the interfaces of JobApis, PeerClient.
 // Thread safety: any thread.
 #pragma once
 

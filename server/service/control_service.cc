@@ -54,9 +54,9 @@ void Attach(const DirectoryHolder& holder, const TransportTerms& terms,
   if (!protocol.ok()) return refusals->Attach(call, "", protocol.status());
   v1::AttachRequest request;
   if (!call->Parse(bytes, &request)) return;
-  const auto door = holder.trainers();
+  const auto trainers = holder.Get(&JobApis::trainers);
   const std::string& name = request.spec().name();
-  if (!door.ok()) return refusals->Attach(call, name, door.status());
+  if (!trainers.ok()) return refusals->Attach(call, name, trainers.status());
   absl::StatusOr<AttachCall> attach = AttachFromProto(request);
   if (!attach.ok()) return refusals->Attach(call, name, attach.status());
 
@@ -65,15 +65,16 @@ void Attach(const DirectoryHolder& holder, const TransportTerms& terms,
   const uint32_t slot = attach->slot;
   static std::atomic<uint64_t> next_call{1};  // Relaxed: only uniqueness matters.
   const uint64_t id = attach->call = next_call.fetch_add(1, std::memory_order_relaxed);
-  (*door)->Attach(*std::move(attach), [call, terms, refusals, job, version = *protocol](
-                                          const absl::StatusOr<AttachResult>& result) {
+  (*trainers)->Attach(*std::move(attach), [call, terms, refusals, job, version = *protocol](
+                                              const absl::StatusOr<AttachResult>& result) {
     if (result.ok()) {
       call->Reply(AttachToProto(*result, terms, version));
     } else {
       refusals->Attach(call, job.Text(), result.status());
     }
   });
-  call->OnCancel([door = *door, job, slot, id] { door->AttachCancelled(job, slot, id); });
+  call->OnCancel(
+      [trainers = *trainers, job, slot, id] { trainers->AttachCancelled(job, slot, id); });
 }
 
 void Extend(const DirectoryHolder& holder, const std::shared_ptr<Refusals>& refusals,
@@ -81,9 +82,9 @@ void Extend(const DirectoryHolder& holder, const std::shared_ptr<Refusals>& refu
   v1::ExtendRequest request;
   if (!call->Parse(bytes, &request)) return;
   const std::string job = JobIdText(request.job());
-  const auto door = holder.trainers();
-  if (!door.ok()) return refusals->Extend(call, job, door.status());
-  const auto lookup = holder.lookup();
+  const auto trainers = holder.Get(&JobApis::trainers);
+  if (!trainers.ok()) return refusals->Extend(call, job, trainers.status());
+  const auto lookup = holder.Get(&JobApis::lookup);
   if (!lookup.ok()) return refusals->Extend(call, job, lookup.status());
   absl::StatusOr<ExtendCall> extend = ExtendFromProto(request);
   if (!extend.ok()) return refusals->Extend(call, job, extend.status());
@@ -95,22 +96,23 @@ void Extend(const DirectoryHolder& holder, const std::shared_ptr<Refusals>& refu
     const auto engine = jobs == nullptr ? nullptr : jobs->Find(plan->job);
     call->Reply(ExtendToProto(*plan, engine == nullptr ? 0 : engine->window_extents()));
   };
-  (*door)->Extend(*std::move(extend), extended);
+  (*trainers)->Extend(*std::move(extend), extended);
 }
 
 void Rendezvous(const DirectoryHolder& holder, const std::shared_ptr<UnaryCall>& call,
                 const Payload& bytes) {
   v1::RendezvousRequest request;
   if (!call->Parse(bytes, &request)) return;
-  const auto door = holder.trainers();
-  if (!door.ok()) return call->Fail(door.status());
+  const auto trainers = holder.Get(&JobApis::trainers);
+  if (!trainers.ok()) return call->Fail(trainers.status());
   absl::StatusOr<RendezvousCall> asked = RendezvousFromProto(request);
   if (!asked.ok()) return call->Fail(asked.status());
   asked->caller = call->caller();
   asked->call.identity = asked->caller.uri();
-  (*door)->Rendezvous(*std::move(asked), [call](const absl::StatusOr<rendezvous::Reply>& reply) {
-    reply.ok() ? call->Reply(RendezvousToProto(*reply)) : call->Fail(reply.status());
-  });
+  (*trainers)->Rendezvous(
+      *std::move(asked), [call](const absl::StatusOr<rendezvous::Reply>& reply) {
+        reply.ok() ? call->Reply(RendezvousToProto(*reply)) : call->Fail(reply.status());
+      });
 }
 
 // `facts`: of this server.
@@ -131,9 +133,9 @@ void TellOfJob(const DirectoryHolder& holder, const ServerFacts& facts,
   v1::JobStatusRequest request;
   if (!call->Parse(bytes, &request)) return;
   v1::JobStatusReply reply = AboutServer(facts);
-  const auto door = holder.operators();
-  if (!door.ok()) return call->Reply(reply);
-  (*door)->Status([call, reply, name = request.job()](const std::vector<JobStatus>& jobs) mutable {
+  const auto api = holder.Get(&JobApis::jobs);
+  if (!api.ok()) return call->Reply(reply);
+  (*api)->Status([call, reply, name = request.job()](const std::vector<JobStatus>& jobs) mutable {
     for (const JobStatus& job : jobs) {
       if (call->caller().Own(name) != QualifiedName{job.tenant, job.name}) continue;
       reply.set_state(job.state);

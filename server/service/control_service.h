@@ -1,11 +1,11 @@
 // Control service: Attach and Extend, parsed here and decided by the job directory; and the status
 // of one job, for a trainer that waits.
-// Comes from: the transport. Goes to: TrainerDoor, OperatorDoor. Thread safety: any thread.
+// Comes from: the transport. Goes to: TrainerApi, JobsApi. Thread safety: any thread.
 #pragma once
 
 #include <functional>
 
-#include "server/convert/convert.h"
+#include "server/convert/control_convert.h"
 #include "server/service/admin_service.h"
 #include "server/service/directory_holder.h"
 #include "server/stream/method_registry.h"

@@ -37,24 +37,15 @@ class DirectoryHolder {
     if (directory_ != nullptr) return directory_;
     return waiting_for_;
   }
-  // A door of the directory, which the pointer keeps alive. Errors as Get's.
-  absl::StatusOr<std::shared_ptr<TrainerDoor>> trainers() const {
-    return Door(&JobDirectory::trainers);
-  }
-  absl::StatusOr<std::shared_ptr<PeerDoor>> peers() const { return Door(&JobDirectory::peers); }
-  absl::StatusOr<std::shared_ptr<OperatorDoor>> operators() const {
-    return Door(&JobDirectory::operators);
-  }
-  absl::StatusOr<std::shared_ptr<JobLookup>> lookup() const { return Door(&JobDirectory::lookup); }
-
- private:
-  template <typename Type>
-  absl::StatusOr<std::shared_ptr<Type>> Door(Type* (JobDirectory::*door)()) const {
+  // An interface of the directory, which the pointer keeps alive. Errors as the other Get's.
+  template <typename Api>
+  absl::StatusOr<std::shared_ptr<Api>> Get(Api* JobApis::*api) const {
     const absl::StatusOr<std::shared_ptr<JobDirectory>> directory = Get();
     if (!directory.ok()) return directory.status();
-    return std::shared_ptr<Type>(*directory, ((**directory).*door)());
+    return std::shared_ptr<Api>(*directory, (*directory)->apis().*api);
   }
 
+ private:
   mutable Mutex mu_;
   absl::Status waiting_for_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<JobDirectory> directory_ ABSL_GUARDED_BY(mu_);

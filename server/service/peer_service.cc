@@ -1,6 +1,9 @@
 #include "server/service/peer_service.h"
 
+#include <functional>
 #include <memory>
+#include <string>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,33 +11,13 @@
 #include "common/text/names.h"
 #include "proto/convert/job_convert.h"
 #include "proto/convert/methods.h"
-#include "server/convert/convert.h"
+#include "server/convert/peer_convert.h"
 #include "server/stream/unary_call.h"
 
 namespace ballast::server {
 namespace {
 
 using Call = std::shared_ptr<UnaryCall>;
-using PlanMethod = void (PeerDoor::*)(JobPlan, std::function<void(absl::Status)>);
-
-void Answer(const Call& call, const absl::Status& status) {
-  if (status.ok()) {
-    call->Reply(v1::PeerAck());
-  } else {
-    call->Fail(status);
-  }
-}
-
-// Reads the message of a call; null: the call is answered, it was bad or this server still starts.
-template <typename Message>
-std::shared_ptr<PeerDoor> Take(const DirectoryHolder& holder, const Call& call,
-                               const Payload& bytes, Message* message) {
-  if (!call->Parse(bytes, message)) return nullptr;
-  absl::StatusOr<std::shared_ptr<PeerDoor>> door = holder.peers();
-  if (door.ok()) return *std::move(door);
-  call->Fail(door.status());
-  return nullptr;
-}
 
 // Whether a server speaks for itself; else the call is answered.
 bool SpeaksForItself(const Gate* gate, const Call& call, uint32_t server) {
@@ -62,71 +45,13 @@ void Hello(const PeerIdentity& self, const Call& call, const Payload& bytes) {
   if (numbers != nullptr) numbers->Told(hello.id(), hello.number(), hello.held_hash());
 }
 
-void TakePlan(const DirectoryHolder& holder, PlanMethod method, const Call& call,
-              const Payload& bytes) {
-  v1::PeerJob job;
-  const auto door = Take(holder, call, bytes, &job);
-  if (door == nullptr) return;
-  call->SetAuditedJob(JobIdText(job.job()));
-  absl::StatusOr<JobPlan> plan = PeerJobFromProto(job);
-  if (!plan.ok()) return call->Fail(plan.status());
-  ((*door).*method)(*std::move(plan), [call](const absl::Status& status) { Answer(call, status); });
-}
-
-void Seal(const DirectoryHolder& holder, const Call& call, const Payload& bytes) {
-  v1::PeerSeal seal;
-  const auto door = Take(holder, call, bytes, &seal);
-  if (door == nullptr) return;
-  call->SetAuditedJob(JobIdText(seal.job()));
-  door->Seal({.job = seal.job(), .epoch = seal.epoch(), .world = seal.world()},
-             [call](absl::StatusOr<SealAnswer> answer) {
-               if (!answer.ok()) return call->Fail(answer.status());
-               answer->refusal = call->places().Outward(answer->refusal);
-               call->Reply(SealedToProto(*answer));
-             });
-}
-
-void DropJob(const DirectoryHolder& holder, const Call& call, const Payload& bytes) {
-  v1::PeerDropJob drop;
-  const auto door = Take(holder, call, bytes, &drop);
-  if (door == nullptr) return;
-  call->SetAuditedJob(JobIdText(drop.job()));
-  door->DropJob(drop.job(), [call](const absl::Status& status) { Answer(call, status); });
-}
-
-void WhichRest(const DirectoryHolder& holder, const Call& call, const Payload& bytes) {
-  v1::PeerJobs message;
-  const auto door = Take(holder, call, bytes, &message);
-  if (door == nullptr) return;
-  door->WhichRest({message.jobs().begin(), message.jobs().end()},
-                  [call](const absl::StatusOr<std::vector<uint64_t>>& rest) {
-                    if (!rest.ok()) return call->Fail(rest.status());
-                    v1::PeerJobs reply;
-                    reply.mutable_jobs()->Add(rest->begin(), rest->end());
-                    call->Reply(reply);
-                  });
-}
-
-void CompareJobs(const DirectoryHolder& holder, Gate* gate, const Call& call,
-                 const Payload& bytes) {
-  v1::PeerRoll message;
-  const auto door = Take(holder, call, bytes, &message);
-  if (door == nullptr || !SpeaksForItself(gate, call, message.server())) return;
-  absl::StatusOr<JobRoll> roll = RollFromProto(message);
-  if (!roll.ok()) return call->Fail(roll.status());
-  door->CompareJobs(*std::move(roll), [call](const absl::StatusOr<RollAnswer>& answer) {
-    if (!answer.ok()) return call->Fail(answer.status());
-    call->Reply(RollAnswerToProto(*answer));
-  });
-}
-
 void TakeVote(const DirectoryHolder& holder, Gate* gate, const Call& call, const Payload& bytes) {
   v1::Prepare prepare;
   if (!call->Parse(bytes, &prepare)) return;
   const absl::Status voter =
       gate == nullptr ? absl::OkStatus() : gate->CheckVoter(call->caller(), prepare.server());
   if (!voter.ok()) return call->Fail(voter);
-  const auto jobs = holder.lookup();
+  const auto jobs = holder.Get(&JobApis::lookup);
   if (!jobs.ok()) return call->Fail(jobs.status());
   absl::StatusOr<Vote> vote = VoteFromProto(prepare);
   if (!vote.ok()) return call->Fail(vote.status());
@@ -151,71 +76,77 @@ void TakeVote(const DirectoryHolder& holder, Gate* gate, const Call& call, const
                    });
 }
 
-void Snapshot(const DirectoryHolder& holder, const Call& call, const Payload& bytes) {
-  v1::PeerSnapshot message;
-  const auto door = Take(holder, call, bytes, &message);
-  if (door == nullptr) return;
-  call->SetAuditedJob(JobIdText(message.job()));
-  if (message.step() == v1::SNAPSHOT_STEP_UNSPECIFIED ||
-      !v1::SnapshotStep_IsValid(message.step())) {
-    return call->Fail(
-        ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadArgument,
-                      absl::StrCat("a snapshot has no step ", static_cast<int>(message.step()))));
+// The job that a message is about, for the audit log.
+template <typename Message>
+void Audit(const Call& call, const Message& message) {
+  if constexpr (requires { JobIdText(message.job()); }) {
+    call->SetAuditedJob(JobIdText(message.job()));
+  } else if constexpr (requires { JobIdText(message.job().job()); }) {
+    call->SetAuditedJob(JobIdText(message.job().job()));
   }
-  const absl::StatusOr<std::string> tenant = TenantFromProto(message.tenant());
-  if (!tenant.ok()) return call->Fail(tenant.status());
-  const SnapshotCall step{static_cast<SnapshotCall::Step>(message.step()), message.job(),
-                          message.snapshot(), message.round(), *tenant};
-  door->Snapshot(step, [call](const absl::StatusOr<uint64_t>& round) {
-    if (!round.ok()) return call->Fail(round.status());
-    v1::PeerSnapshotReply reply;
-    reply.set_round(*round);
-    call->Reply(reply);
-  });
 }
 
-void RestoreJob(const DirectoryHolder& holder, const Call& call, const Payload& bytes) {
-  v1::PeerRestoreJob message;
-  const auto door = Take(holder, call, bytes, &message);
-  if (door == nullptr) return;
-  call->SetAuditedJob(JobIdText(message.job().job()));
-  absl::StatusOr<JobPlan> plan = PeerJobFromProto(message.job());
-  if (!plan.ok()) return call->Fail(plan.status());
-  const RestoreOrder order{*std::move(plan), message.snapshot(), message.share()};
-  door->RestoreJob(order, [call](const absl::StatusOr<std::string>& copied) {
-    if (!copied.ok()) return call->Fail(copied.status());
-    v1::PeerRestored reply;
-    reply.set_copied(*copied);
-    call->Reply(reply);
-  });
+// What concerns this server alone is kept from others.
+template <typename T>
+void HidePlaces(const Call&, T*) {}
+void HidePlaces(const Call& call, SealAnswer* answer) {
+  answer->refusal = call->places().Outward(answer->refusal);
 }
 
-void ExportHere(const DirectoryHolder& holder, const Call& call, const Payload& bytes) {
-  v1::PeerExport message;
-  const auto door = Take(holder, call, bytes, &message);
-  if (door == nullptr) return;
-  const absl::StatusOr<DType> dtype = WeightDType(message.dtype());
-  if (!dtype.ok()) return call->Fail(dtype.status());
-  const absl::StatusOr<ExportFormat> format = FormatFromProto(message.format());
-  if (!format.ok()) return call->Fail(format.status());
-  const ExportOptions options{*dtype, message.state(), message.shards(), *format,
-                              message.torch_optimizer()};
-  const absl::StatusOr<std::string> tenant = TenantFromProto(message.tenant());
-  if (!tenant.ok()) return call->Fail(tenant.status());
-  const ExportPart part{message.snapshot(), message.name(), options, message.shard(), *tenant};
-  door->Export(part, [call](const absl::Status& status) { Answer(call, status); });
+v1::PeerRestored ToReply(const std::string& copied) { return CopiedToProto(copied); }
+template <typename T>
+auto ToReply(const T& answer) {
+  return ToProto(answer);
 }
 
-void ImportJob(const DirectoryHolder& holder, const Call& call, const Payload& bytes) {
-  v1::PeerImportJob message;
-  const auto door = Take(holder, call, bytes, &message);
-  if (door == nullptr) return;
-  call->SetAuditedJob(JobIdText(message.job().job()));
-  absl::StatusOr<JobPlan> plan = PeerJobFromProto(message.job());
-  if (!plan.ok()) return call->Fail(plan.status());
-  const ImportOrder order{*std::move(plan), message.from(), message.state()};
-  door->ImportJob(order, [call](const absl::Status& status) { Answer(call, status); });
+void Answer(const Call& call, const absl::Status& status) {
+  status.ok() ? call->Reply(v1::PeerAck()) : call->Fail(status);
 }
+template <typename T>
+void Answer(const Call& call, absl::StatusOr<T> answer) {
+  if (!answer.ok()) return call->Fail(answer.status());
+  HidePlaces(call, &*answer);
+  call->Reply(ToReply(*answer));
+}
+
+class PeerMethods {
+ public:
+  PeerMethods(MethodRegistry* server, const DirectoryHolder* directory, Gate* gate)
+      : server_(server), directory_(directory), gate_(gate) {}
+
+  // The method `name`: FromProto of its message goes to `method`, and the answer back.
+  template <typename Message, typename Api, typename Value, typename Result>
+  void Add(const char* name, Api* JobApis::*api,
+           void (Api::*method)(Value, std::function<void(Result)>)) {
+    AddHandler(name, [api, method](const DirectoryHolder& directory, Gate* gate, const Call& call,
+                                   const Payload& bytes) {
+      Message message;
+      if (!call->Parse(bytes, &message)) return;
+      const auto part = directory.Get(api);
+      if (!part.ok()) return call->Fail(part.status());
+      if constexpr (std::is_same_v<Value, JobRoll>) {
+        if (!SpeaksForItself(gate, call, message.server())) return;
+      }
+      Audit(call, message);
+      absl::StatusOr<Value> value = FromProto(message);
+      if (!value.ok()) return call->Fail(value.status());
+      ((**part).*method)(*std::move(value), [call](const Result& result) { Answer(call, result); });
+    });
+  }
+
+  template <typename Handler>
+  void AddHandler(const char* name, Handler handler) {
+    server_->AddMethod(name, UnaryCall::Factory([directory = directory_, gate = gate_, handler](
+                                                    auto call, const auto& bytes) {
+                         handler(*directory, gate, call, bytes);
+                       }));
+  }
+
+ private:
+  MethodRegistry* const server_;
+  const DirectoryHolder* const directory_;
+  Gate* const gate_;
+};
 
 }  // namespace
 
@@ -224,33 +155,20 @@ void AddPeerMethods(MethodRegistry* server, const DirectoryHolder* directory,
   server->AddMethod(method::kPeerHello, UnaryCall::Factory([self](auto call, const auto& bytes) {
                       Hello(self, call, bytes);
                     }));
-  const auto add = [server, directory](const char* method, auto handler) {
-    server->AddMethod(method,
-                      UnaryCall::Factory([directory, handler](auto call, const auto& bytes) {
-                        handler(*directory, call, bytes);
-                      }));
-  };
-  const auto add_plan = [&add](const char* method, PlanMethod door) {
-    add(method, [door](const DirectoryHolder& holder, const Call& call, const auto& bytes) {
-      TakePlan(holder, door, call, bytes);
-    });
-  };
-  add_plan(method::kPeerCreateJob, &PeerDoor::CreateJob);
-  add_plan(method::kPeerExtendJob, &PeerDoor::ExtendJob);
-  add_plan(method::kPeerAdoptEpoch, &PeerDoor::AdoptEpoch);
-  add(method::kPeerSeal, Seal);
-  add(method::kPeerDropJob, DropJob);
-  add(method::kPeerWhichRest, WhichRest);
-  add(method::kPeerSnapshot, Snapshot);
-  add(method::kPeerRestoreJob, RestoreJob);
-  add(method::kPeerExport, ExportHere);
-  add(method::kPeerImportJob, ImportJob);
-  const auto add_gated = [&add, gate = self.gate](const char* method, auto handler) {
-    add(method, [gate, handler](const DirectoryHolder& holder, const Call& call,
-                                const auto& bytes) { handler(holder, gate, call, bytes); });
-  };
-  add_gated(method::kPeerCompareJobs, CompareJobs);
-  add_gated(method::kPeerVote, TakeVote);
+  PeerMethods m(server, directory, self.gate);
+  m.AddHandler(method::kPeerVote, TakeVote);
+  m.Add<v1::PeerJob>(method::kPeerCreateJob, &JobApis::shares, &JobShareApi::CreateJob);
+  m.Add<v1::PeerJob>(method::kPeerExtendJob, &JobApis::shares, &JobShareApi::ExtendJob);
+  m.Add<v1::PeerJob>(method::kPeerAdoptEpoch, &JobApis::shares, &JobShareApi::AdoptEpoch);
+  m.Add<v1::PeerSeal>(method::kPeerSeal, &JobApis::shares, &JobShareApi::Seal);
+  m.Add<v1::PeerDropJob>(method::kPeerDropJob, &JobApis::shares, &JobShareApi::DropJob);
+  m.Add<v1::PeerJobs>(method::kPeerWhichRest, &JobApis::records, &HomeRecordsApi::WhichRest);
+  m.Add<v1::PeerRoll>(method::kPeerCompareJobs, &JobApis::records, &HomeRecordsApi::CompareJobs);
+  m.Add<v1::PeerSnapshot>(method::kPeerSnapshot, &JobApis::snapshot_shares,
+                          &SnapshotShareApi::Snapshot);
+  m.Add<v1::PeerRestoreJob>(method::kPeerRestoreJob, &JobApis::restores, &RestoreApi::RestoreJob);
+  m.Add<v1::PeerExport>(method::kPeerExport, &JobApis::exports, &ExportApi::ExportShare);
+  m.Add<v1::PeerImportJob>(method::kPeerImportJob, &JobApis::imports, &ImportApi::ImportJob);
 }
 
 }  // namespace ballast::server

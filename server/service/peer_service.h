@@ -1,5 +1,6 @@
 // Peer service: this server's answers to the other servers of the cluster.
-// Comes from: the transport. Goes to: PeerDoor, RoundEngine. Thread safety: any thread.
+// Comes from: the transport. Goes to: the interfaces of JobApis, RoundEngine. Thread safety: any
+// thread.
 #pragma once
 
 #include <cstdint>

@@ -9,7 +9,8 @@
 #include "common/text/names.h"
 #include "proto/convert/frame_codec.h"
 #include "proto/convert/job_convert.h"
-#include "server/convert/convert.h"
+#include "server/convert/control_convert.h"
+#include "server/convert/data_convert.h"
 
 namespace ballast::server {
 namespace {
@@ -85,7 +86,7 @@ absl::Status TrainerStream::OnHello(const ClientInput& input) {
   const v1::Hello& hello = control->hello();
   BALLAST_ASSIGN_OR_RETURN(const uint32_t protocol,
                            ChooseProtocol(hello.protocol(), "the trainer"));
-  BALLAST_ASSIGN_OR_RETURN(const auto jobs, deps_->directory->lookup());
+  BALLAST_ASSIGN_OR_RETURN(const auto jobs, deps_->directory->Get(&JobApis::lookup));
   const std::shared_ptr<RoundEngine> engine = jobs->Find(hello.job());
   if (engine == nullptr) return jobs->WhyNot(hello.job(), call_->caller());
   identity_ = {hello.job(), hello.epoch(), hello.slot(), hello.incarnation()};
@@ -161,9 +162,9 @@ absl::Status TrainerStream::OnNext(const ClientInput& input) {
 absl::Status TrainerStream::OnDoing(const v1::Doing& said) const {
   BALLAST_ASSIGN_OR_RETURN(const Doing doing, DoingFromProto(said));
   if (doing.phase == CollectivePhase::kNone) return absl::OkStatus();
-  const auto door = deps_->directory->trainers();
-  if (!door.ok()) return absl::OkStatus();
-  (*door)->Heard(identity_.job, {identity_.slot, identity_.incarnation, ""}, doing);
+  const auto trainers = deps_->directory->Get(&JobApis::trainers);
+  if (!trainers.ok()) return absl::OkStatus();
+  (*trainers)->Heard({identity_.job, {identity_.slot, identity_.incarnation, ""}, doing});
   return absl::OkStatus();
 }
 

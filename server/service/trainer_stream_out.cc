@@ -9,7 +9,7 @@
 #include "proto/convert/frame_codec.h"
 #include "proto/convert/job_convert.h"
 #include "proto/convert/status_convert.h"
-#include "server/convert/convert.h"
+#include "server/convert/data_convert.h"
 #include "server/service/trainer_stream.h"
 
 namespace ballast::server {

@@ -10,7 +10,7 @@
 #include "common/job/job_spec.h"
 #include "proto/convert/frame_codec.h"
 #include "proto/convert/job_convert.h"
-#include "server/convert/convert.h"
+#include "server/convert/control_convert.h"
 #include "server/round/job_plan.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/kinds.h"

@@ -14,7 +14,7 @@
 #include "common/base/check.h"
 #include "common/bytes/crc32c.h"
 #include "common/bytes/little_endian.h"
-#include "server/convert/convert.h"
+#include "server/convert/plan_convert.h"
 #include "server/durability/records/ratios_record.h"
 #include "server/durability/records/records.h"
 #include "server/jobs/job_records.h"

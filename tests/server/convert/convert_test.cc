@@ -1,5 +1,7 @@
 // Messages to plain types and back, and the refusals on the way.
-#include "server/convert/convert.h"
+#include "server/convert/control_convert.h"
+#include "server/convert/data_convert.h"
+#include "server/convert/peer_convert.h"
 
 #include <cmath>
 #include <limits>
@@ -54,17 +56,17 @@ TEST(ConvertTest, AJobPlanSurvivesTheWire) {
 
 TEST(ConvertTest, WhatAServerGrantsWithItsSealSurvivesTheWire) {
   SealAnswer answer{.version = 7, .prepared = true, .init_missing = true, .world_max = 3};
-  const SealAnswer granted = SealedFromProto(SealedToProto(answer));
+  const SealAnswer granted = *FromProto(ToProto(answer));
   EXPECT_EQ(granted.version, 7u);
   EXPECT_TRUE(granted.prepared && granted.init_missing);
   EXPECT_EQ(granted.world_max, 3u);
   EXPECT_TRUE(granted.refusal.ok());
   answer.refusal = ReasonedError(absl::StatusCode::kResourceExhausted, Reason::kOverQuota,
                                  "uses 3 of 3 seats", {.server = 1});
-  const SealAnswer less = SealedFromProto(SealedToProto(answer));
+  const SealAnswer less = *FromProto(ToProto(answer));
   EXPECT_EQ(ReasonOf(less.refusal), Reason::kOverQuota);
   EXPECT_EQ(less.refusal, answer.refusal);
-  EXPECT_EQ(SealedFromProto(v1::PeerSealed()).world_max, UINT32_MAX) << "an older server";
+  EXPECT_EQ(FromProto(v1::PeerSealed())->world_max, UINT32_MAX) << "an older server";
 }
 
 TEST(ConvertTest, ReducedGradientsSurviveTheWireAndAJobWithoutThemHasItsBytes) {

@@ -80,14 +80,14 @@ std::string DirectoryOf(const Trainers& job) {
 
 absl::StatusOr<bool> Retry(DurableDirectories* cluster, uint32_t id, const std::string& name) {
   Answer<absl::StatusOr<bool>> answer;
-  cluster->At(id)->operators()->RetryJob({.name = name}, answer.Setter());
+  cluster->At(id)->apis().jobs->RetryJob({.name = name}, answer.Setter());
   return answer.Get();
 }
 
 std::string StateAt(DurableDirectories* cluster, uint32_t id, const std::string& name,
                     std::string* error) {
   Answer<std::vector<JobStatus>> jobs;
-  cluster->At(id)->operators()->Status(jobs.Setter());
+  cluster->At(id)->apis().jobs->Status(jobs.Setter());
   for (const JobStatus& job : jobs.Get()) {
     if (job.name != name) continue;
     *error = job.error;
@@ -112,10 +112,11 @@ void ExpectDamaged(DurableDirectories* cluster, uint32_t id, const Trainers& job
   std::string error;
   EXPECT_EQ(StateAt(cluster, id, "job", &error), "damaged") << what;
   EXPECT_THAT(error, HasSubstr(DirectoryOf(job))) << what;
-  ExpectStateLost(cluster->At(id)->lookup()->WhyNot(job.plan().job, {}), DirectoryOf(job), what);
+  ExpectStateLost(cluster->At(id)->apis().lookup->WhyNot(job.plan().job, {}), DirectoryOf(job),
+                  what);
   Caller stranger{.secured = true};
   stranger.identity.tenant = "stranger";
-  EXPECT_EQ(ReasonOf(cluster->At(id)->lookup()->WhyNot(job.plan().job, stranger)),
+  EXPECT_EQ(ReasonOf(cluster->At(id)->apis().lookup->WhyNot(job.plan().job, stranger)),
             Reason::kUnknownJob);
   ExpectStateLost(Trainers(cluster, 0, "job").Attach(500), DirectoryOf(job), what);
 }
@@ -159,7 +160,7 @@ TEST(DamagedJobs, StayDamagedUntilTheirFilesAreBack) {
   ExpectDamaged(&cluster, 0, job, "");
   EXPECT_EQ(ReasonOf(Retry(&cluster, 0, "another").status()), Reason::kUnknownJob);
   Answer<absl::StatusOr<DurableJobs>> jobs;
-  cluster.At(0)->operators()->ListJobs(jobs.Setter());
+  cluster.At(0)->apis().jobs->ListJobs(jobs.Setter());
   ASSERT_EQ(jobs.Get()->size(), 1u);
   EXPECT_EQ(jobs.Get()->front().state, "damaged");
 }
@@ -174,7 +175,7 @@ TEST(DamagedJobs, AreDeleted) {
       harm(cluster.Disk(id), DirectoryOf(job));
       cluster.Start(id);
       Answer<absl::Status> deleted;
-      cluster.At(0)->operators()->DeleteJob({.name = "job"}, true, deleted.Setter());
+      cluster.At(0)->apis().jobs->DeleteJob({{.name = "job"}, true}, deleted.Setter());
       ASSERT_TRUE(deleted.Get().ok()) << what << ": " << deleted.Get();
       EXPECT_EQ(cluster.Metrics(id)->damaged_jobs()->value(), 0) << what;
       EXPECT_EQ(cluster.Disk(id)->List(testing::kJobsRoot)->size(), 1u) << what;
@@ -191,19 +192,19 @@ TEST(DamagedJobs, LeaveTheirSnapshotsToBeRestored) {
   ASSERT_TRUE(job.Attach(100).ok() && job.RunRounds(2).ok());
   const State state = job.FetchState();
   Answer<absl::StatusOr<SnapshotInfo>> taken, refused;
-  cluster.At(0)->operators()->CreateSnapshot({.name = "job"}, "s", 0, taken.Setter());
+  cluster.At(0)->apis().snapshots->CreateSnapshot({{.name = "job"}, "s"}, taken.Setter());
   ASSERT_TRUE(taken.Get().ok()) << taken.Get().status();
   // Its thread for snapshots may still hold it, and must not be the one that ends it.
   const std::shared_ptr<JobDirectory> before = cluster.At(0);
   cluster.Stop(0);
   MoveAside(cluster.Disk(0), DirectoryOf(job));
   cluster.Start(0);
-  OperatorDoor* const door = cluster.At(0)->operators();
-  door->CreateSnapshot({.name = "job"}, "t", 0, refused.Setter());
+  const JobApis apis = cluster.At(0)->apis();
+  apis.snapshots->CreateSnapshot({{.name = "job"}, "t"}, refused.Setter());
   ExpectStateLost(refused.Get().status(), DirectoryOf(job), "");
-  const auto restore = [door](const std::string& as) {
+  const auto restore = [&apis](const std::string& as) {
     Answer<absl::StatusOr<RestoredJob>> restored;
-    door->RestoreSnapshot({.job = "job", .snapshot = "s", .as = as}, restored.Setter());
+    apis.restores->RestoreSnapshot({.job = "job", .snapshot = "s", .as = as}, restored.Setter());
     return restored.Get().status();
   };
   EXPECT_EQ(ReasonOf(restore("job")), Reason::kNameInUse);

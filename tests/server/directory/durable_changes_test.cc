@@ -131,9 +131,10 @@ TEST_F(DurableJobsTest, ASealThatIsRepeatedLateDoesNotUndoTheNextEpoch) {
   Answer<absl::StatusOr<SealAnswer>> repeated;
   JobPlan unknown = plan;
   ++unknown.job;
-  cluster_->At(0)->peers()->ExtendJob(unknown, [&](const absl::Status&) { before.Pass(); });
-  cluster_->At(0)->peers()->Seal({.job = job_, .epoch = 1}, [&](const auto&) { at_answer.Pass(); });
-  cluster_->At(0)->peers()->Seal({.job = job_, .epoch = 1}, repeated.Setter());
+  cluster_->At(0)->apis().shares->ExtendJob(unknown, [&](const absl::Status&) { before.Pass(); });
+  cluster_->At(0)->apis().shares->Seal({.job = job_, .epoch = 1},
+                                       [&](const auto&) { at_answer.Pass(); });
+  cluster_->At(0)->apis().shares->Seal({.job = job_, .epoch = 1}, repeated.Setter());
   before.Open();
   at_answer.WaitUntilReached();
   JobPlan next = plan;

@@ -104,7 +104,7 @@ class DurableDirectories : public PeerLink, public VoteSink {
     return false;
   }
   std::shared_ptr<RoundEngine> Engine(uint32_t id, uint64_t job) {
-    return At(id)->lookup()->Find(job);
+    return At(id)->apis().lookup->Find(job);
   }
   // A stream of the job at server `id`, of a trainer that holds no weights; fails the test without.
   std::shared_ptr<RecordingSink> OpenStream(uint32_t id, uint64_t job, const SlotHello& hello) {
@@ -251,58 +251,67 @@ class DurableDirectories : public PeerLink, public VoteSink {
 
   void CreateJob(uint32_t server, const JobPlan& plan,
                  std::function<void(absl::Status)> done) override {
-    Call("create", server, done, [=](JobDirectory* to) { to->peers()->CreateJob(plan, done); });
+    Call("create", server, done,
+         [=](JobDirectory* to) { to->apis().shares->CreateJob(plan, done); });
   }
   void ExtendJob(uint32_t server, const JobPlan& plan,
                  std::function<void(absl::Status)> done) override {
-    Call("extend", server, done, [=](JobDirectory* to) { to->peers()->ExtendJob(plan, done); });
+    Call("extend", server, done,
+         [=](JobDirectory* to) { to->apis().shares->ExtendJob(plan, done); });
   }
   void DropJob(uint32_t server, uint64_t job, std::function<void(absl::Status)> done) override {
-    Call("drop", server, done, [=](JobDirectory* to) { to->peers()->DropJob(job, done); });
+    Call("drop", server, done, [=](JobDirectory* to) { to->apis().shares->DropJob(job, done); });
   }
   void WhichRest(uint32_t home, const std::vector<uint64_t>& jobs,
                  std::function<void(absl::StatusOr<std::vector<uint64_t>>)> done) override {
     const auto answer = [=, this](const absl::StatusOr<std::vector<uint64_t>>& rest) {
       Call("rest answer", home, done, [=](JobDirectory*) { done(rest); });
     };
-    Call("rest", home, done, [=](JobDirectory* to) { to->peers()->WhichRest(jobs, answer); });
+    Call("rest", home, done,
+         [=](JobDirectory* to) { to->apis().records->WhichRest(jobs, answer); });
   }
   void CompareJobs(uint32_t home, const JobRoll& roll,
                    std::function<void(absl::StatusOr<RollAnswer>)> done) override {
-    Call("roll", home, done, [=](JobDirectory* to) { to->peers()->CompareJobs(roll, done); });
+    Call("roll", home, done,
+         [=](JobDirectory* to) { to->apis().records->CompareJobs(roll, done); });
   }
   void Seal(uint32_t server, const SealCall& call,
             std::function<void(absl::StatusOr<SealAnswer>)> done) override {
-    Call("seal", server, done, [=](JobDirectory* to) { to->peers()->Seal(call, done); });
+    Call("seal", server, done, [=](JobDirectory* to) { to->apis().shares->Seal(call, done); });
   }
   void AdoptEpoch(uint32_t server, const JobPlan& plan,
                   std::function<void(absl::Status)> done) override {
-    Call("adopt", server, done, [=](JobDirectory* to) { to->peers()->AdoptEpoch(plan, done); });
+    Call("adopt", server, done,
+         [=](JobDirectory* to) { to->apis().shares->AdoptEpoch(plan, done); });
   }
   void Snapshot(uint32_t server, const SnapshotCall& call,
-                std::function<void(absl::StatusOr<uint64_t>)> done) override {
-    Call("snapshot", server, done, [=](JobDirectory* to) { to->peers()->Snapshot(call, done); });
+                std::function<void(absl::StatusOr<SnapshotAnswer>)> done) override {
+    Call("snapshot", server, done,
+         [=](JobDirectory* to) { to->apis().snapshot_shares->Snapshot(call, done); });
   }
   void RestoreJob(uint32_t server, const RestoreOrder& order,
                   std::function<void(absl::StatusOr<std::string>)> done) override {
-    Call("restore", server, done, [=](JobDirectory* to) { to->peers()->RestoreJob(order, done); });
+    Call("restore", server, done,
+         [=](JobDirectory* to) { to->apis().restores->RestoreJob(order, done); });
   }
-  void Export(uint32_t server, const ExportPart& part,
-              std::function<void(absl::Status)> done) override {
-    Call("export", server, done, [=](JobDirectory* to) { to->peers()->Export(part, done); });
+  void ExportShare(uint32_t server, const ExportPart& part,
+                   std::function<void(absl::Status)> done) override {
+    Call("export", server, done,
+         [=](JobDirectory* to) { to->apis().exports->ExportShare(part, done); });
   }
   void ImportJob(uint32_t server, const ImportOrder& order,
                  std::function<void(absl::Status)> done) override {
-    Call("import", server, done, [=](JobDirectory* to) { to->peers()->ImportJob(order, done); });
+    Call("import", server, done,
+         [=](JobDirectory* to) { to->apis().imports->ImportJob(order, done); });
   }
   void SendVote(uint64_t job, uint32_t epoch, uint64_t round, uint32_t to,
                 const Vote& vote) override {
     const std::shared_ptr<JobDirectory> directory = At(to);
-    const auto engine = directory == nullptr ? nullptr : directory->lookup()->Find(job);
+    const auto engine = directory == nullptr ? nullptr : directory->apis().lookup->Find(job);
     if (engine == nullptr) return;
     engine->PeerVote(epoch, round, vote, [=, this](const VoteAnswer& own) {
       const std::shared_ptr<JobDirectory> asker = At(vote.server);
-      const auto asking = asker == nullptr ? nullptr : asker->lookup()->Find(job);
+      const auto asking = asker == nullptr ? nullptr : asker->apis().lookup->Find(job);
       if (asking == nullptr) return;
       if (!own.ok()) return asking->VoteRefused(round, own.status());
       if (own->has_value()) asking->PeerVote(epoch, round, **own, [](const VoteAnswer&) {});

@@ -25,8 +25,8 @@ class DurableJobsTest : public ::testing::Test {
   }
   absl::StatusOr<AttachResult> AttachWorld(uint64_t first, Resume resume = Resume::kAuto) {
     AttachAnswer zero, one;
-    cluster_->At(0)->trainers()->Attach(SeatCall(0, first, resume), zero.Setter());
-    cluster_->At(0)->trainers()->Attach(SeatCall(1, first + 1, resume), one.Setter());
+    cluster_->At(0)->apis().trainers->Attach(SeatCall(0, first, resume), zero.Setter());
+    cluster_->At(0)->apis().trainers->Attach(SeatCall(1, first + 1, resume), one.Setter());
     const auto other = one.Get();
     return other.ok() ? zero.Get() : other;
   }
@@ -35,13 +35,13 @@ class DurableJobsTest : public ::testing::Test {
   }
   AttachAnswer Ask(const AttachCall& call) {
     AttachAnswer answer;
-    cluster_->At(0)->trainers()->Attach(call, answer.Setter());
+    cluster_->At(0)->apis().trainers->Attach(call, answer.Setter());
     return answer;
   }
   // Everything the directory was given before has been taken in.
   void Settle(uint32_t server) {
     Answer<std::vector<JobStatus>> jobs;
-    cluster_->At(server)->operators()->Status(jobs.Setter());
+    cluster_->At(server)->apis().jobs->Status(jobs.Setter());
     jobs.Get();
   }
   // As Settle, and those who asked for seats have been told of, or wait for, the streams.
@@ -74,17 +74,17 @@ class DurableJobsTest : public ::testing::Test {
   }
   absl::StatusOr<DurableJobs> List(uint32_t server) {
     Answer<absl::StatusOr<DurableJobs>> jobs;
-    cluster_->At(server)->operators()->ListJobs(jobs.Setter());
+    cluster_->At(server)->apis().jobs->ListJobs(jobs.Setter());
     return jobs.Get();
   }
   absl::Status Delete(const std::string& name, bool force = false) {
     Answer<absl::Status> deleted;
-    cluster_->At(0)->operators()->DeleteJob({.name = name}, force, deleted.Setter());
+    cluster_->At(0)->apis().jobs->DeleteJob({{.name = name}, force}, deleted.Setter());
     return deleted.Get();
   }
   absl::StatusOr<SealAnswer> Seal(uint32_t server, uint32_t epoch) {
     Answer<absl::StatusOr<SealAnswer>> sealed;
-    cluster_->At(server)->peers()->Seal({.job = job_, .epoch = epoch}, sealed.Setter());
+    cluster_->At(server)->apis().shares->Seal({.job = job_, .epoch = epoch}, sealed.Setter());
     return sealed.Get();
   }
   void ExpectEpochEverywhere(uint32_t servers, const EpochRecord& epoch) {

@@ -25,7 +25,7 @@ TEST_F(DurableJobsTest, AFinishedJobRestsOnDiskUntilItIsGoneOnWith) {
     Finish(2);
     if (restart) {
       for (const uint32_t id : {0u, 1u}) cluster_->Restart(id);
-      EXPECT_EQ(cluster_->At(0)->operators()->memory_used_bytes(), 0u);
+      EXPECT_EQ(cluster_->At(0)->apis().jobs->Load().memory_used_bytes, 0u);
     }
     const absl::Status in_use = Ask(0, 900, Resume::kNever).Get().status();
     EXPECT_EQ(ReasonOf(in_use), Reason::kNameInUse);
@@ -77,10 +77,10 @@ TEST_F(DurableJobsTest, AJobThatHadAStreamIsNotEndedForWantOfOne) {
 
 TEST_F(DurableJobsTest, AServerThatStartsWithTooSmallABudgetServesItsJobsAndTakesNoNewOnes) {
   Make(1);
-  const uint64_t used = cluster_->At(0)->operators()->memory_used_bytes();
+  const uint64_t used = cluster_->At(0)->apis().jobs->Load().memory_used_bytes;
   cluster_->SetMemory({used / 2}, used);
   cluster_->Restart(0);
-  EXPECT_GT(cluster_->At(0)->operators()->memory_used_bytes(), used / 2);
+  EXPECT_GT(cluster_->At(0)->apis().jobs->Load().memory_used_bytes, used / 2);
   EXPECT_NE(cluster_->Engine(0, job_), nullptr);
   AttachCall call = SeatCall(0, 900);
   call.spec.name = "another";
@@ -142,12 +142,12 @@ TEST_F(DurableJobsTest, ASealOfAnotherEpochIsRefusedByName) {
 TEST_F(DurableJobsTest, AServerWithoutTheJobSaysSo) {
   Make(1);
   Answer<absl::StatusOr<SealAnswer>> sealed;
-  cluster_->At(0)->peers()->Seal({.job = job_ + 1, .epoch = 1}, sealed.Setter());
+  cluster_->At(0)->apis().shares->Seal({.job = job_ + 1, .epoch = 1}, sealed.Setter());
   EXPECT_EQ(ReasonOf(sealed.Get().status()), Reason::kUnknownJob);
   JobPlan plan = cluster_->Record(0, job_);
   ++plan.job;
   Answer<absl::Status> adopted;
-  cluster_->At(0)->peers()->AdoptEpoch(plan, adopted.Setter());
+  cluster_->At(0)->apis().shares->AdoptEpoch(plan, adopted.Setter());
   EXPECT_EQ(ReasonOf(adopted.Get()), Reason::kUnknownJob);
 }
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "common/io/memory_disk.h"
-#include "server/convert/convert.h"
+#include "server/convert/plan_convert.h"
 #include "server/jobs/job_store.h"
 #include "server/meta/memory_store.h"
 #include "server/recovery/recovery.h"

@@ -125,7 +125,7 @@ TEST_F(DurableJobsTest, ANewcomerThatHangsUpDoesNotGetTheSeat) {
   AttachCall call = SeatCall(1, 900);
   call.call = 5;
   AttachAnswer answer = Ask(call);
-  cluster_->At(0)->trainers()->AttachCancelled({.name = "job"}, 1, 5);
+  cluster_->At(0)->apis().trainers->AttachCancelled({.name = "job"}, 1, 5);
   Settle(0);
   cluster_->Engine(0, job_)->trainers().SlotLost({1, sink.get(), "killed"});
   // The next change, of the other seat, leaves this one alone.

@@ -35,7 +35,7 @@ class Trainers {
     for (const uint32_t slot : {0u, 1u}) {
       AttachCall call = SeatCall(slot, first + slot);
       call.spec.name = name_;
-      cluster_->At(home_)->trainers()->Attach(call, answers[slot].Setter());
+      cluster_->At(home_)->apis().trainers->Attach(call, answers[slot].Setter());
     }
     for (AttachAnswer& answer : answers) {
       if (!answer.Get().ok()) return answer.Get().status();
@@ -107,7 +107,7 @@ class Trainers {
       for (const uint32_t slot : {0u, 1u}) engine->trainers().Leave(slot, first_ + slot);
       while (!cluster_->Record(id, plan_.job).resting) {
         Answer<std::vector<JobStatus>> jobs;
-        cluster_->At(id)->operators()->Status(jobs.Setter());
+        cluster_->At(id)->apis().jobs->Status(jobs.Setter());
         jobs.Get();
       }
     }

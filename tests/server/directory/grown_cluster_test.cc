@@ -68,7 +68,7 @@ TEST(GrownCluster, KeepsEveryBitOfItsJobsWhateverServersWereAddedWhen) {
 // Makes a job of a snapshot, on all three servers, which has that state.
 void ExpectRestored(DurableDirectories* cluster, const RestoreCall& call, const State& state) {
   Answer<absl::StatusOr<RestoredJob>> restored;
-  cluster->At(0)->operators()->RestoreSnapshot(call, restored.Setter());
+  cluster->At(0)->apis().restores->RestoreSnapshot(call, restored.Setter());
   ASSERT_TRUE(restored.Get().ok()) << restored.Get().status();
   EXPECT_EQ(restored.Get()->job.servers, (Servers{0, 1, 2}));
   Trainers again(cluster, 0, call.as);
@@ -89,17 +89,17 @@ TEST(GrownCluster, SnapshotsAndExportsJobsOfBefore) {
     if (rests) job.Leave();
     for (const uint32_t id : {0u, 1u, 2u}) before.push_back(cluster.At(id));
     cluster.RestartAs({0, 1, 2});
-    OperatorDoor* const door = cluster.At(0)->operators();
+    const JobApis apis = cluster.At(0)->apis();
     Answer<absl::StatusOr<SnapshotInfo>> taken;
-    door->CreateSnapshot({.name = "old"}, absl::StrCat("s", rests), 0, taken.Setter());
+    apis.snapshots->CreateSnapshot({{.name = "old"}, absl::StrCat("s", rests)}, taken.Setter());
     ASSERT_TRUE(taken.Get().ok()) << taken.Get().status();
     const SnapshotInfo info = *taken.Get();
     EXPECT_EQ(info.servers, (Servers{0, 1}));
     const std::string as = absl::StrCat("restored", rests);
     ExpectRestored(&cluster, {.job = "old", .snapshot = info.name, .as = as}, state);
     Answer<absl::StatusOr<ExportInfo>> exported;
-    door->Export({.job = "old", .name = absl::StrCat("e", rests), .state = true},
-                 exported.Setter());
+    apis.exports->Export({.job = "old", .name = absl::StrCat("e", rests), .state = true},
+                         exported.Setter());
     EXPECT_TRUE(exported.Get().ok()) << exported.Get().status();
     if (!rests) {
       ASSERT_TRUE(job.Attach(200).ok());
@@ -118,12 +118,12 @@ TEST(GrownCluster, AnAddedServerThatIsLostRefusesNobodyASeatOfAnOldJob) {
   for (const uint32_t slot : {0u, 1u}) {
     AttachCall call = testing::SeatCall(slot, 200 + slot);
     call.spec.name = "old";
-    cluster.At(0)->trainers()->Attach(call, answers[slot].Setter());
+    cluster.At(0)->apis().trainers->Attach(call, answers[slot].Setter());
   }
   cluster.WaitForKept(1);
   cluster.At(0)->PeerLost(2, "it is gone");
   Answer<std::vector<JobStatus>> settled;
-  cluster.At(0)->operators()->Status(settled.Setter());
+  cluster.At(0)->apis().jobs->Status(settled.Setter());
   settled.Get();
   cluster.KeepNoMore();
   cluster.Release();
@@ -137,7 +137,7 @@ void ExpectUnopened(DurableDirectories* cluster, const Servers& servers, Reason 
   for (const uint32_t id : servers) {
     EXPECT_EQ(cluster->Metrics(id)->damaged_jobs()->value(), 1) << "server " << id;
     Answer<std::vector<JobStatus>> jobs;
-    cluster->At(id)->operators()->Status(jobs.Setter());
+    cluster->At(id)->apis().jobs->Status(jobs.Setter());
     ASSERT_EQ(jobs.Get().size(), 1u) << "server " << id;
     EXPECT_EQ(jobs.Get()[0].state, "unopened");
     EXPECT_THAT(jobs.Get()[0].error, HasSubstr(words));
@@ -179,7 +179,7 @@ TEST(GrownCluster, AJobThatLacksAServerIsDeletedByForceOnly) {
   cluster.RestartAs({0});
   for (const bool force : {false, true}) {
     Answer<absl::Status> deleted;
-    cluster.At(0)->operators()->DeleteJob({.name = "old"}, force, deleted.Setter());
+    cluster.At(0)->apis().jobs->DeleteJob({{.name = "old"}, force}, deleted.Setter());
     EXPECT_EQ(ReasonOf(deleted.Get()), force ? Reason::kUnspecified : Reason::kServerRemoved);
     EXPECT_EQ(deleted.Get().ok(), force) << deleted.Get();
   }

@@ -25,8 +25,8 @@ class GrowthTest : public ::testing::Test {
  protected:
   void SetUp() override {
     AttachAnswer zero, one;
-    cluster_.At(0)->trainers()->Attach(SeatCall(0, 100), zero.Setter());
-    cluster_.At(0)->trainers()->Attach(SeatCall(1, 101), one.Setter());
+    cluster_.At(0)->apis().trainers->Attach(SeatCall(0, 100), zero.Setter());
+    cluster_.At(0)->apis().trainers->Attach(SeatCall(1, 101), one.Setter());
     const auto made = one.Get();
     ASSERT_TRUE(made.ok()) << made.status();
     job_ = made->plan.job;
@@ -82,7 +82,7 @@ class GrowthTest : public ::testing::Test {
   }
   ExtendAnswer Ask(const ExtendCall& call) {
     ExtendAnswer answer;
-    cluster_.At(0)->trainers()->Extend(call, answer.Setter());
+    cluster_.At(0)->apis().trainers->Extend(call, answer.Setter());
     return answer;
   }
   absl::StatusOr<JobPlan> GrowBoth(int64_t elements = 200, uint64_t round = 2) {
@@ -94,7 +94,7 @@ class GrowthTest : public ::testing::Test {
   }
   Amounts Used(uint32_t id) {
     Answer<std::vector<JobStatus>> jobs;
-    cluster_.At(id)->operators()->Status(jobs.Setter());
+    cluster_.At(id)->apis().jobs->Status(jobs.Setter());
     jobs.Get();
     return cluster_.QuotasOf(id)->UseOf(kDefaultTenant).used;
   }
@@ -216,7 +216,7 @@ TEST_F(GrowthTest,
       ExpectDiskUsed(id, disk);
       EXPECT_EQ(Used(id).jobs, 1u);
       EXPECT_EQ(Used(id).seats, 2u);
-      EXPECT_EQ(Used(id).dram_bytes, cluster_.At(id)->operators()->memory_used_bytes());
+      EXPECT_EQ(Used(id).dram_bytes, cluster_.At(id)->apis().jobs->Load().memory_used_bytes);
     }
   }
 }
@@ -227,7 +227,7 @@ TEST_F(GrowthTest, AtItsQuotaATenantGrowsIntoTheMemoryOfItsJobsThatHaveEnded) {
   call.spec.name = "other";
   call.spec.durability = Durability::kNone;
   call.spec.world = 1;
-  cluster_.At(0)->trainers()->Attach(call, other.Setter());
+  cluster_.At(0)->apis().trainers->Attach(call, other.Setter());
   const auto made = other.Get();
   ASSERT_TRUE(made.ok()) << made.status();
   const auto engine = cluster_.Engine(1, made->plan.job);

@@ -20,7 +20,7 @@ AttachAnswer Ask(DurableDirectories* cluster, uint32_t slot, uint64_t incarnatio
   AttachAnswer answer;
   AttachCall call = SeatCall(slot, incarnation);
   call.spec.name = job;
-  cluster->At(0)->trainers()->Attach(call, answer.Setter());
+  cluster->At(0)->apis().trainers->Attach(call, answer.Setter());
   return answer;
 }
 
@@ -42,7 +42,7 @@ uint64_t MakeJob(DurableDirectories* cluster) {
 // Everything the directory was given before has been taken in.
 void Settle(DurableDirectories* cluster, uint32_t id) {
   Answer<std::vector<JobStatus>> jobs;
-  cluster->At(id)->operators()->Status(jobs.Setter());
+  cluster->At(id)->apis().jobs->Status(jobs.Setter());
   jobs.Get();
 }
 
@@ -238,8 +238,8 @@ TEST(HalfMadeJobs, APeerThatLostItsFilesInTheFirstEpochIsNotGivenNewOnes) {
 std::vector<uint64_t> RoomForOneJob() {
   DurableDirectories cluster(2);
   MakeJob(&cluster);
-  return {cluster.At(0)->operators()->memory_used_bytes(),
-          cluster.At(1)->operators()->memory_used_bytes()};
+  return {cluster.At(0)->apis().jobs->Load().memory_used_bytes,
+          cluster.At(1)->apis().jobs->Load().memory_used_bytes};
 }
 
 // Servers with room for one job: in their memory, or in the quota of its tenant.
@@ -272,7 +272,7 @@ TEST(MissedEnds, AJobWhoseEndAPeerMissedRestsThereWhenThatPeerHasStarted) {
   FinishAt(&cluster, 0, job);
   cluster.Restart(1);
   WaitUntilItRests(&cluster, 1, job);
-  while (cluster.At(1)->operators()->memory_used_bytes() != 0) Settle(&cluster, 1);
+  while (cluster.At(1)->apis().jobs->Load().memory_used_bytes != 0) Settle(&cluster, 1);
   EXPECT_EQ(cluster.Engine(1, job), nullptr);
   const auto next = AskUntilAnswered(&cluster, 1, 201);
   EXPECT_TRUE(next.ok()) << next.status();

@@ -72,47 +72,47 @@ class Cluster : public PeerLink {
   }
   void WhichRest(uint32_t home, const std::vector<uint64_t>& jobs,
                  std::function<void(absl::StatusOr<std::vector<uint64_t>>)> done) override {
-    directories_[home]->peers()->WhichRest(jobs, std::move(done));
+    directories_[home]->apis().records->WhichRest(jobs, std::move(done));
   }
   void CompareJobs(uint32_t home, const JobRoll& roll,
                    std::function<void(absl::StatusOr<RollAnswer>)> done) override {
-    directories_[home]->peers()->CompareJobs(roll, std::move(done));
+    directories_[home]->apis().records->CompareJobs(roll, std::move(done));
   }
   void Seal(uint32_t server, const SealCall& call,
             std::function<void(absl::StatusOr<SealAnswer>)> done) override {
-    directories_[server]->peers()->Seal(call, std::move(done));
+    directories_[server]->apis().shares->Seal(call, std::move(done));
   }
   void AdoptEpoch(uint32_t server, const JobPlan& plan,
                   std::function<void(absl::Status)> done) override {
-    directories_[server]->peers()->AdoptEpoch(plan, std::move(done));
+    directories_[server]->apis().shares->AdoptEpoch(plan, std::move(done));
   }
   void Snapshot(uint32_t server, const SnapshotCall& call,
-                std::function<void(absl::StatusOr<uint64_t>)> done) override {
-    directories_[server]->peers()->Snapshot(call, std::move(done));
+                std::function<void(absl::StatusOr<SnapshotAnswer>)> done) override {
+    directories_[server]->apis().snapshot_shares->Snapshot(call, std::move(done));
   }
   void RestoreJob(uint32_t server, const RestoreOrder& order,
                   std::function<void(absl::StatusOr<std::string>)> done) override {
-    directories_[server]->peers()->RestoreJob(order, std::move(done));
+    directories_[server]->apis().restores->RestoreJob(order, std::move(done));
   }
-  void Export(uint32_t server, const ExportPart& part,
-              std::function<void(absl::Status)> done) override {
-    directories_[server]->peers()->Export(part, std::move(done));
+  void ExportShare(uint32_t server, const ExportPart& part,
+                   std::function<void(absl::Status)> done) override {
+    directories_[server]->apis().exports->ExportShare(part, std::move(done));
   }
   void ImportJob(uint32_t server, const ImportOrder& order,
                  std::function<void(absl::Status)> done) override {
-    directories_[server]->peers()->ImportJob(order, std::move(done));
+    directories_[server]->apis().imports->ImportJob(order, std::move(done));
   }
   void CreateJob(uint32_t server, const JobPlan& plan,
                  std::function<void(absl::Status)> done) override {
     if (server == broken_) return done(absl::UnavailableError("no such server"));
-    directories_[server]->peers()->CreateJob(plan, std::move(done));
+    directories_[server]->apis().shares->CreateJob(plan, std::move(done));
   }
   void ExtendJob(uint32_t server, const JobPlan& plan,
                  std::function<void(absl::Status)> done) override {
-    directories_[server]->peers()->ExtendJob(plan, std::move(done));
+    directories_[server]->apis().shares->ExtendJob(plan, std::move(done));
   }
   void DropJob(uint32_t server, uint64_t job, std::function<void(absl::Status)> done) override {
-    directories_[server]->peers()->DropJob(job, std::move(done));
+    directories_[server]->apis().shares->DropJob(job, std::move(done));
   }
 
   absl::StatusOr<AttachResult> AttachAll(const AttachCall& first, uint32_t world) {
@@ -121,7 +121,7 @@ class Cluster : public PeerLink {
       AttachCall call = first;
       call.slot = s;
       call.incarnation = first.incarnation + s;
-      directories_[0]->trainers()->Attach(call, answers[s].Setter());
+      directories_[0]->apis().trainers->Attach(call, answers[s].Setter());
     }
     for (auto& answer : answers) {
       if (auto result = answer.Get(); !result.ok()) return result;
@@ -157,15 +157,15 @@ TEST(JobDirectoryTest, CreatesTheJobOnEveryServerWithOnePlan) {
   EXPECT_EQ(result->plan.servers, (std::vector<uint32_t>{0, 1, 2}));
   EXPECT_EQ(result->plan.epoch.members.size(), 2u);
   for (const auto& directory : cluster.directories_) {
-    EXPECT_NE(directory->lookup()->Find(result->plan.job), nullptr);
-    EXPECT_GT(directory->operators()->memory_used_bytes(), 0u);
+    EXPECT_NE(directory->apis().lookup->Find(result->plan.job), nullptr);
+    EXPECT_GT(directory->apis().jobs->Load().memory_used_bytes, 0u);
   }
 }
 
 TEST(JobDirectoryTest, OtherServersNameTheHome) {
   Cluster cluster(2);
   Promise<absl::StatusOr<AttachResult>> answer;
-  cluster.directories_[1]->trainers()->Attach(Call(1), answer.Setter());
+  cluster.directories_[1]->apis().trainers->Attach(Call(1), answer.Setter());
   const absl::Status status = answer.Get().status();
   EXPECT_EQ(ReasonOf(status), Reason::kNotHome);
   EXPECT_EQ(FieldsOf(status).address, "127.0.0.1:9000");
@@ -182,7 +182,7 @@ TEST(JobDirectoryTest, AUsedNameIsRefused) {
 TEST(JobDirectoryTest, TimeoutNamesTheMissingSlots) {
   Cluster cluster(1, 1 << 30, std::chrono::milliseconds(1));
   Promise<absl::StatusOr<AttachResult>> answer;
-  cluster.directories_[0]->trainers()->Attach(Call(3), answer.Setter());
+  cluster.directories_[0]->apis().trainers->Attach(Call(3), answer.Setter());
   const absl::Status status = answer.Get().status();
   EXPECT_EQ(ReasonOf(status), Reason::kAttachTimeout);
   EXPECT_NE(std::string(status.message()).find("slots 1, 2"), std::string::npos) << status;
@@ -191,12 +191,12 @@ TEST(JobDirectoryTest, TimeoutNamesTheMissingSlots) {
 TEST(JobDirectoryTest, TrainersThatDisagreeAreAllToldAtOnce) {
   Cluster cluster(1);
   Promise<absl::StatusOr<AttachResult>> first, second;
-  cluster.directories_[0]->trainers()->Attach(Call(2), first.Setter());
+  cluster.directories_[0]->apis().trainers->Attach(Call(2), first.Setter());
   AttachCall other = Call(2);
   other.slot = 1;
   other.incarnation = 8;
   other.tensor_crc32c = {9};
-  cluster.directories_[0]->trainers()->Attach(other, second.Setter());
+  cluster.directories_[0]->apis().trainers->Attach(other, second.Setter());
   EXPECT_EQ(ReasonOf(second.Get().status()), Reason::kInitMismatch);
   EXPECT_EQ(ReasonOf(first.Get().status()), Reason::kInitMismatch);
   EXPECT_TRUE(cluster.AttachAll(Call(2), 2).ok()) << "the name is free again";
@@ -210,7 +210,7 @@ TEST(JobDirectoryTest, ALateSlotOfARefusedWorldIsToldWhy) {
     call.slot = slot;
     call.incarnation = 7 + slot;
     call.tensor_crc32c = {slot == 1 ? 9u : 1u};
-    cluster.directories_[0]->trainers()->Attach(call, answers[slot].Setter());
+    cluster.directories_[0]->apis().trainers->Attach(call, answers[slot].Setter());
     if (slot == 1) {
       EXPECT_FALSE(answers[1].Get().ok());
     }
@@ -224,12 +224,12 @@ TEST(JobDirectoryTest, ALateSlotOfARefusedWorldIsToldWhy) {
 TEST(JobDirectoryTest, ARestartedWorldNeedNotWaitForTheLateSlotOfARefusedOne) {
   Cluster cluster(1);
   Promise<absl::StatusOr<AttachResult>> first, second;
-  cluster.directories_[0]->trainers()->Attach(Call(3), first.Setter());
+  cluster.directories_[0]->apis().trainers->Attach(Call(3), first.Setter());
   AttachCall other = Call(3);
   other.slot = 1;
   other.incarnation = 8;
   other.spec.max_grad_norm = 5;
-  cluster.directories_[0]->trainers()->Attach(other, second.Setter());
+  cluster.directories_[0]->apis().trainers->Attach(other, second.Setter());
   EXPECT_EQ(ReasonOf(first.Get().status()), Reason::kSpecMismatch);
   EXPECT_TRUE(cluster.AttachAll(Call(3), 3).ok());
 }
@@ -239,21 +239,21 @@ TEST(JobDirectoryTest, ARetriedAttachKeepsTheSeatWhenTheFirstCallIsSeenToEnd) {
   Promise<absl::StatusOr<AttachResult>> lost, again, other;
   AttachCall call = Call(2);
   call.call = 1;
-  cluster.directories_[0]->trainers()->Attach(call, lost.Setter());
+  cluster.directories_[0]->apis().trainers->Attach(call, lost.Setter());
   call.call = 2;
-  cluster.directories_[0]->trainers()->Attach(call, again.Setter());
+  cluster.directories_[0]->apis().trainers->Attach(call, again.Setter());
   EXPECT_EQ(lost.Get().status().code(), absl::StatusCode::kCancelled);
-  cluster.directories_[0]->trainers()->AttachCancelled({.name = "job"}, 0, 1);
+  cluster.directories_[0]->apis().trainers->AttachCancelled({.name = "job"}, 0, 1);
   call.slot = 1;
   call.incarnation = 8;
   call.call = 3;
-  cluster.directories_[0]->trainers()->Attach(call, other.Setter());
+  cluster.directories_[0]->apis().trainers->Attach(call, other.Setter());
   EXPECT_TRUE(other.Get().ok());
   ASSERT_TRUE(again.Get().ok());
   // Even once the job runs, the same process gets the same answer.
   Promise<absl::StatusOr<AttachResult>> late;
   call.call = 4;
-  cluster.directories_[0]->trainers()->Attach(call, late.Setter());
+  cluster.directories_[0]->apis().trainers->Attach(call, late.Setter());
   ASSERT_TRUE(late.Get().ok());
   EXPECT_EQ(late.Get()->plan.job, again.Get()->plan.job);
 }
@@ -263,11 +263,11 @@ TEST(JobDirectoryTest, ACancelledAttachFreesItsSeat) {
   Promise<absl::StatusOr<AttachResult>> gone, other;
   AttachCall call = Call(2);
   call.call = 1;
-  cluster.directories_[0]->trainers()->Attach(call, gone.Setter());
-  cluster.directories_[0]->trainers()->AttachCancelled({.name = "job"}, 0, 1);
+  cluster.directories_[0]->apis().trainers->Attach(call, gone.Setter());
+  cluster.directories_[0]->apis().trainers->AttachCancelled({.name = "job"}, 0, 1);
   call.slot = 1;
   call.incarnation = 8;
-  cluster.directories_[0]->trainers()->Attach(call, other.Setter());
+  cluster.directories_[0]->apis().trainers->Attach(call, other.Setter());
   EXPECT_EQ(ReasonOf(other.Get().status()), Reason::kAttachTimeout);
 }
 
@@ -276,7 +276,7 @@ TEST(JobDirectoryTest, EndedJobsMakeRoomBeforeTheirTimeIsOver) {
   for (int i = 0; i < 20; ++i) {
     const auto result = cluster.AttachAll(Call(1, "job" + std::to_string(i)), 1);
     ASSERT_TRUE(result.ok()) << i << ": " << result.status();
-    const auto engine = cluster.directories_[0]->lookup()->Find(result->plan.job);
+    const auto engine = cluster.directories_[0]->apis().lookup->Find(result->plan.job);
     engine->Fail(absl::UnavailableError("over"));
     Promise<JobStatus> snapshot;  // Comes after the failure on the engine's strand.
     engine->Status(snapshot.Setter());
@@ -288,7 +288,7 @@ TEST(JobDirectoryTest, OverBudgetIsRefusedAndTakesNoMemory) {
   Cluster cluster(2, 1000);
   EXPECT_EQ(ReasonOf(cluster.AttachAll(Call(1), 1).status()), Reason::kOverBudget);
   for (const auto& directory : cluster.directories_)
-    EXPECT_EQ(directory->operators()->memory_used_bytes(), 0u);
+    EXPECT_EQ(directory->apis().jobs->Load().memory_used_bytes, 0u);
   // The name is free again.
   EXPECT_EQ(ReasonOf(cluster.AttachAll(Call(1), 1).status()), Reason::kOverBudget);
 }
@@ -298,9 +298,9 @@ TEST(JobDirectoryTest, AServerThatCannotCreateUndoesTheOthers) {
   cluster.broken_ = 1;
   EXPECT_EQ(cluster.AttachAll(Call(1), 1).status().code(), absl::StatusCode::kUnavailable);
   Promise<std::vector<JobStatus>> jobs;
-  cluster.directories_[0]->operators()->Status(jobs.Setter());
+  cluster.directories_[0]->apis().jobs->Status(jobs.Setter());
   EXPECT_TRUE(jobs.Get().empty());
-  EXPECT_EQ(cluster.directories_[0]->operators()->memory_used_bytes(), 0u);
+  EXPECT_EQ(cluster.directories_[0]->apis().jobs->Load().memory_used_bytes, 0u);
 }
 
 TEST(JobDirectoryTest, ExtensionGrowsThePlanOnAllServers) {
@@ -317,14 +317,14 @@ TEST(JobDirectoryTest, ExtensionGrowsThePlanOnAllServers) {
   call.tensors = {{"late", {500}, DType::kF32, 1, {}}};
   call.tensor_crc32c = {2};
   Promise<absl::StatusOr<JobPlan>> answer;
-  cluster.directories_[0]->trainers()->Extend(call, answer.Setter());
+  cluster.directories_[0]->apis().trainers->Extend(call, answer.Setter());
   EXPECT_EQ(ReasonOf(answer.Get().status()), Reason::kLayoutMismatch);
 }
 
 TEST(JobDirectoryTest, ShutdownAnswersThoseWhoWait) {
   Cluster cluster(1);
   Promise<absl::StatusOr<AttachResult>> answer;
-  cluster.directories_[0]->trainers()->Attach(Call(2), answer.Setter());
+  cluster.directories_[0]->apis().trainers->Attach(Call(2), answer.Setter());
   cluster.directories_[0]->Shutdown([] {});
   EXPECT_EQ(ReasonOf(answer.Get().status()), Reason::kShuttingDown);
 }
@@ -334,7 +334,7 @@ TEST(JobDirectoryTest, BadSpecsAreRefusedBeforeAnythingIsKept) {
   AttachCall call = Call(1, "bad/name");
   EXPECT_EQ(ReasonOf(cluster.AttachAll(call, 1).status()), Reason::kBadSpec);
   Promise<std::vector<JobStatus>> jobs;
-  cluster.directories_[0]->operators()->Status(jobs.Setter());
+  cluster.directories_[0]->apis().jobs->Status(jobs.Setter());
   EXPECT_TRUE(jobs.Get().empty());
 }
 

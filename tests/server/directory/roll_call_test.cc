@@ -17,7 +17,7 @@ using testing::Trainers;
 // The row of the job at server `id`; its state is empty where there is none.
 JobStatus RowOf(DurableDirectories* cluster, uint32_t id) {
   Answer<std::vector<JobStatus>> jobs;
-  cluster->At(id)->operators()->Status(jobs.Setter());
+  cluster->At(id)->apis().jobs->Status(jobs.Setter());
   for (const JobStatus& job : jobs.Get()) {
     if (job.name == "job") return job;
   }
@@ -58,7 +58,7 @@ TEST(RollCall, NamesTheJobsOfAnEmptyDirectoryAndForgetsThemWhenTheRightOneIsBack
         EXPECT_EQ(row.state, "damaged");
         EXPECT_THAT(row.error, HasSubstr("lacks the files of job \"job\""));
         EXPECT_EQ(cluster.Metrics(1 - id)->damaged_jobs()->value(), 0);
-        const absl::Status why = cluster.At(id)->lookup()->WhyNot(job.plan().job, {});
+        const absl::Status why = cluster.At(id)->apis().lookup->WhyNot(job.plan().job, {});
         EXPECT_EQ(ReasonOf(why), Reason::kUnknownJob) << "trainers wait: " << why;
         EXPECT_THAT(std::string(why.message()), HasSubstr("start server"));
       });

@@ -46,7 +46,7 @@ class TenantQuotasTest : public DurableJobsTest {
   }
   absl::Status Delete(const std::string& name) {
     Answer<absl::Status> deleted;
-    cluster_->At(0)->operators()->DeleteJob({.name = name}, true, deleted.Setter());
+    cluster_->At(0)->apis().jobs->DeleteJob({{.name = name}, true}, deleted.Setter());
     return deleted.Get();
   }
   Amounts Used(uint32_t server) {
@@ -65,7 +65,7 @@ class TenantQuotasTest : public DurableJobsTest {
     const JobPlan plan = cluster_->Record(server, job_);
     return {.jobs = 1,
             .seats = 2,
-            .dram_bytes = cluster_->At(server)->operators()->memory_used_bytes(),
+            .dram_bytes = cluster_->At(server)->apis().jobs->Load().memory_used_bytes,
             .disk_bytes = MakeStore(cluster_->Disk(server), server)->DiskBytes(plan, server),
             .in_flight_bytes = 2 * kCredit};
   }
@@ -186,7 +186,7 @@ TEST_F(TenantQuotasTest, AnAttachThatWaitsIsCountedUntilItIsAnsweredOrGivenUp) {
   EXPECT_EQ(ReasonOf(refused), Reason::kOverQuota);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("uses 1 of 1 attaches that wait"));
   EXPECT_FALSE(first.Has());
-  cluster_->At(0)->trainers()->AttachCancelled(waits.name(), 0, 7);
+  cluster_->At(0)->apis().trainers->AttachCancelled(waits.name(), 0, 7);
   ExpectUsed(0, Amounts());
   cluster_->QuotasOf(0)->SetLimits(Limit(&Amounts::waiting_attaches, 2));
   ASSERT_TRUE(AttachWorld(kFirst).ok());

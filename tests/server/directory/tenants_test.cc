@@ -51,7 +51,7 @@ class TenantsTest : public DurableJobsTest {
   }
   absl::Status DeleteAs(const Caller& caller, const std::string& name) {
     Answer<absl::Status> deleted;
-    cluster_->At(0)->operators()->DeleteJob(caller.Own(name), true, deleted.Setter());
+    cluster_->At(0)->apis().jobs->DeleteJob({caller.Own(name), true}, deleted.Setter());
     return deleted.Get();
   }
 };

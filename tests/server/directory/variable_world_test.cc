@@ -40,7 +40,7 @@ class VariableWorldTest : public ::testing::Test {
     AttachCall call = Call(slot, incarnation, world);
     call.min_world = min_world_;
     call.wait = wait_;
-    cluster_->At(0)->trainers()->Attach(call, answer.Setter());
+    cluster_->At(0)->apis().trainers->Attach(call, answer.Setter());
     return answer;
   }
   // Both trainers leave, the second one last, and the job rests in an epoch of its own; the servers
@@ -85,7 +85,7 @@ class VariableWorldTest : public ::testing::Test {
       snapshot.Get();
     }
     Answer<std::vector<JobStatus>> jobs;
-    cluster_->At(server)->operators()->Status(jobs.Setter());
+    cluster_->At(server)->apis().jobs->Status(jobs.Setter());
     jobs.Get();
   }
   // Waits until every server has `epoch` on disk; its members' slots.
@@ -150,8 +150,8 @@ TEST_F(VariableWorldTest, AJobStartsWithTheWorldThatAllOfItsTrainersName) {
 
 TEST_F(VariableWorldTest, ANewcomerThatDoesNotFitIsTurnedAwayAndTheOthersGoOn) {
   Make();
-  const uint64_t used = std::max(cluster_->At(0)->operators()->memory_used_bytes(),
-                                 cluster_->At(1)->operators()->memory_used_bytes());
+  const uint64_t used = std::max(cluster_->At(0)->apis().jobs->Load().memory_used_bytes,
+                                 cluster_->At(1)->apis().jobs->Load().memory_used_bytes);
   Make({.memory_bytes = {used + 100, used + 100}});
   const absl::Status status = Ask(7, 900, 8).Get().status();
   EXPECT_EQ(ReasonOf(status), Reason::kOverBudget) << status;
@@ -161,10 +161,10 @@ TEST_F(VariableWorldTest, ANewcomerThatDoesNotFitIsTurnedAwayAndTheOthersGoOn) {
 
 TEST_F(VariableWorldTest, MemoryFollowsTheWorld) {
   Make();
-  const uint64_t two = cluster_->At(0)->operators()->memory_used_bytes();
+  const uint64_t two = cluster_->At(0)->apis().jobs->Load().memory_used_bytes;
   ASSERT_TRUE(Ask(2, 900, 3).Get().ok());
   Settle(0);
-  EXPECT_GT(cluster_->At(0)->operators()->memory_used_bytes(), two);
+  EXPECT_GT(cluster_->At(0)->apis().jobs->Load().memory_used_bytes, two);
 }
 
 // --- Going --------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ TEST_F(VariableWorldTest, WhoseLeaseRunsOutIsGoneOnWithout) {
   AttachCall zombie = Call(1, kFirst + 1);
   zombie.resume = Resume::kNever;
   AttachAnswer answer;
-  cluster_->At(0)->trainers()->Attach(zombie, answer.Setter());
+  cluster_->At(0)->apis().trainers->Attach(zombie, answer.Setter());
   EXPECT_EQ(ReasonOf(answer.Get().status()), Reason::kNameInUse);
 }
 
@@ -283,7 +283,7 @@ TEST_F(VariableWorldTest, SoDoesOneWhoseServersWereStartedAgain) {
   for (int i = 0; i < 20; ++i) Settle(0);
   EXPECT_FALSE(zero.Has());
   Answer<std::vector<JobStatus>> jobs;
-  cluster_->At(0)->operators()->Status(jobs.Setter());
+  cluster_->At(0)->apis().jobs->Status(jobs.Setter());
   ASSERT_EQ(jobs.Get().size(), 1u);
   EXPECT_EQ(jobs.Get()[0].state, "attaching");
   ASSERT_EQ(jobs.Get()[0].slots.size(), 3u);

@@ -96,8 +96,8 @@ class WorldQuotasTest : public DurableJobsTest {
   // As a home would ask server 1; fails the test when that does not seal.
   SealAnswer SealPeer(const std::string& name, uint32_t world) {
     Answer<absl::StatusOr<SealAnswer>> sealed;
-    cluster_->At(1)->peers()->Seal({.job = jobs_[name], .epoch = 1, .world = world},
-                                   sealed.Setter());
+    cluster_->At(1)->apis().shares->Seal({.job = jobs_[name], .epoch = 1, .world = world},
+                                         sealed.Setter());
     EXPECT_TRUE(sealed.Get().ok()) << sealed.Get().status();
     return sealed.Get().value_or(SealAnswer());
   }
@@ -252,7 +252,7 @@ TEST_F(WorldQuotasTest, ALayoutThatIsSentOnceMoreKeepsTheRoomOfTheRecord) {
   const JobPlan plan = cluster_->Record(1, job_);
   EXPECT_EQ(SealPeer("a", 3).world_max, 3u);
   Answer<absl::Status> again;
-  cluster_->At(1)->peers()->ExtendJob(plan, again.Setter());
+  cluster_->At(1)->apis().shares->ExtendJob(plan, again.Setter());
   EXPECT_TRUE(again.Get().ok()) << again.Get();
   EXPECT_EQ(Used(1).seats, 5u);
 }

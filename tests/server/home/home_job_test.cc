@@ -252,7 +252,7 @@ TEST(HomeJobTest, ANewcomerThatComesDuringAChangeHasTheNextOne) {
   rig.Adopted(2, 0);
   const home::Effects done = rig.Adopted(2, 1);
   EXPECT_EQ(One<home::GiveSeat>(done).slot, 1u);
-  EXPECT_EQ(One<home::SealAt>(done).epoch, 2u);
+  EXPECT_EQ(One<home::SealAt>(done).call.epoch, 2u);
   EXPECT_EQ(One<home::GiveSeat>(rig.Change(3)).slot, 0u);
 }
 

@@ -3,14 +3,15 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <string>
 #include <utility>
 
-#include "server/directory/heard_box.h"
 #include "server/home/home_jobs.h"
+#include "server/home/latest_reports.h"
 #include "tests/server/home/home_inputs.h"
 
 namespace ballast::server::testing {
@@ -18,10 +19,10 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A host on which no job is ever made. It keeps delayed work until Pass.
-class WaitingHost : public HomeHost {
+// Runs tasks in Run, and delayed ones in Pass.
+class WaitingExecutor : public Executor {
  public:
-  explicit WaitingHost(FakeClock* clock) : clock_(clock) {}
+  explicit WaitingExecutor(FakeClock* clock) : clock_(clock) {}
 
   size_t pending() const { return later_.size(); }
   // Time passes, and timers due meanwhile run at their time.
@@ -31,36 +32,57 @@ class WaitingHost : public HomeHost {
       const auto next = later_.extract(later_.begin());
       clock_->Advance(std::max(next.key() - clock_->Now(), nanoseconds(0)));
       next.mapped()();
+      Run();
     }
     clock_->Advance(end - clock_->Now());
   }
 
-  void PostHere(std::function<void()> task) override { task(); }
-  void PostLater(nanoseconds delay, std::function<void()> task) override {
-    later_.emplace(clock_->Now() + delay, std::move(task));
+  void Run() {
+    while (!tasks_.empty()) {
+      const std::function<void()> task = std::move(tasks_.front());
+      tasks_.pop_front();
+      task();
+    }
   }
-  std::shared_ptr<void> Keep() override { return nullptr; }
-  absl::Status MakeHere(const JobPlan&) override { return absl::UnknownError("not here"); }
-  void SealHere(const SealCall&, std::function<void(absl::StatusOr<SealAnswer>)>) override {}
-  void AdoptHere(const JobPlan&, std::function<void(absl::Status)>) override {}
-  void GrowHere(const JobPlan&, std::function<void(absl::Status)>) override {}
-  absl::Status SaveHere(const JobPlan&) override { return absl::UnknownError("not here"); }
-  std::shared_ptr<RoundEngine> EngineOf(uint64_t) override { return nullptr; }
-  void ReleaseHere(uint64_t) override {}
-  void ReleaseEnded() override {}
-  void ForgetHere(uint64_t) override {}
-  const JobPlan* Resting(const QualifiedName&) const override { return nullptr; }
-  absl::Status HeldAtRest(const JobPlan&) const override { return absl::OkStatus(); }
-  void RestsNoMore(const QualifiedName&) override {}
+
+  bool Post(std::function<void()> task) override {
+    tasks_.push_back(std::move(task));
+    return true;
+  }
+  bool PostAfter(nanoseconds delay, std::function<void()> task) override {
+    later_.emplace(clock_->Now() + delay, std::move(task));
+    return true;
+  }
+  void Shutdown() override { later_.clear(); }
+  bool IsOwnThread() const override { return true; }
+  bool IsOpen() override { return true; }
 
  private:
   FakeClock* const clock_;
+  std::deque<std::function<void()>> tasks_;
   std::multimap<nanoseconds, std::function<void()>> later_;
+};
+
+// A server on which no job is ever made.
+class NoShares : public LocalShares {
+ public:
+  std::shared_ptr<RoundEngine> Find(uint64_t) const override { return nullptr; }
+  absl::Status Make(const JobPlan&) override { return absl::UnknownError("not here"); }
+  absl::Status Save(const JobPlan&) override { return absl::UnknownError("not here"); }
+  void Drop(uint64_t) override {}
+  bool DropEnded(const std::string*) override { return false; }
+  absl::Status Forget(uint64_t) override { return absl::OkStatus(); }
+  void CreateJob(JobPlan, std::function<void(absl::Status)>) override {}
+  void ExtendJob(JobPlan, std::function<void(absl::Status)>) override {}
+  void DropJob(uint64_t, std::function<void(absl::Status)>) override {}
+  void Seal(SealCall, std::function<void(absl::StatusOr<SealAnswer>)>) override {}
+  void AdoptEpoch(JobPlan, std::function<void(absl::Status)>) override {}
 };
 
 // Attaches of a world's first trainer, whose other trainer never comes.
 class HomeTimersTest : public ::testing::Test {
  protected:
+  HomeTimersTest() { strand_.SetOwner(owner_); }
   static DirectoryConfig Config() {
     DirectoryConfig config;
     config.servers = {{0, "here"}};
@@ -75,17 +97,31 @@ class HomeTimersTest : public ::testing::Test {
     homes_.Attach(call, [this, name](const absl::StatusOr<AttachResult>& result) {
       answers_[name].push_back({clock_.Now(), ReasonOf(result.status())});
     });
+    executor_.Run();
   }
-  void HangUp(const std::string& name) { homes_.HangUp({.name = name}, 0, 0); }
+  void HangUp(const std::string& name) {
+    homes_.AttachCancelled({.name = name}, 0, 0);
+    executor_.Run();
+  }
 
   struct Answer {
     nanoseconds at;
     Reason reason;
   };
   FakeClock clock_{seconds(1000)};
-  WaitingHost host_{&clock_};
-  const DirectoryConfig config_ = Config();
-  HomeJobs homes_{config_, &clock_, /*peers=*/nullptr, &host_, nullptr};
+  WaitingExecutor executor_{&clock_};
+  const std::shared_ptr<void> owner_ = std::make_shared<int>();
+  const ThisServer self_{Config()};
+  OwnerStrand strand_{&executor_};
+  NoShares shares_;
+  RestingJobs resting_;
+  const DamagedJobs damaged_{&self_, nullptr, nullptr};
+  HomeJobs homes_{{.self = &self_,
+                   .strand = &strand_,
+                   .clock = &clock_,
+                   .shares = &shares_,
+                   .resting = &resting_,
+                   .damaged = &damaged_}};
   std::map<std::string, std::vector<Answer>> answers_;
 };
 
@@ -97,12 +133,12 @@ TEST_F(HomeTimersTest, AFloodOfAttachesThatHangUpLeavesFewTimers) {
     const std::string name = std::to_string(i);
     Attach(name, std::chrono::hours(24) - seconds(4 * i));  // Each ends before the last one.
     HangUp(name);
-    ASSERT_EQ(homes_.Find({.name = name}), nullptr);
-    ASSERT_LE(host_.pending(), kWakesMax) << i;
-    if (i % 10 == 0) host_.Pass(milliseconds(3));
+    ASSERT_EQ(homes_.table().Find({.name = name}), nullptr);
+    ASSERT_LE(executor_.pending(), kWakesMax) << i;
+    if (i % 10 == 0) executor_.Pass(milliseconds(3));
   }
-  host_.Pass(std::chrono::hours(24));
-  EXPECT_EQ(host_.pending(), 0u);
+  executor_.Pass(std::chrono::hours(24));
+  EXPECT_EQ(executor_.pending(), 0u);
   EXPECT_TRUE(answers_.empty());
 }
 
@@ -119,13 +155,13 @@ TEST_F(HomeTimersTest, EveryAttachThatStaysWaitsItsTimeAndNoLonger) {
   HangUp("7");
   Attach("7", seconds(900));
   ends["7"] = begin + seconds(900);
-  host_.Pass(std::chrono::hours(1));
+  executor_.Pass(std::chrono::hours(1));
   for (const auto& [name, end] : ends) {
     ASSERT_EQ(answers_[name].size(), 1u) << name;
     EXPECT_EQ(answers_[name][0].reason, Reason::kAttachTimeout);
     EXPECT_EQ(answers_[name][0].at, end) << name;
   }
-  EXPECT_EQ(host_.pending(), 0u);
+  EXPECT_EQ(executor_.pending(), 0u);
 }
 
 TEST(HomeWaitsTest, AnAttachWaitsNoLongerThanTheServersTimeOut) {
@@ -210,19 +246,19 @@ TEST(HomeWaitsTest, ATrainerThatTakesASeatMeanwhileHasTheWholeTime) {
   EXPECT_TRUE(Has<home::FailJob>(rig.FeedDue(home::EpochDueInput{2, true})));
 }
 
-TEST(HeardBoxTest, OfEachProcessOnlyTheNewestWordWaits) {
-  HeardBox box;
+TEST(LatestReportsTest, OfEachProcessOnlyTheNewestWaits) {
+  LatestReports reports;
   const Member zero{0, 100, ""};
-  EXPECT_TRUE(box.Put({7, zero, Doing{.bucket = 1}}));
-  for (uint32_t i = 2; i <= 1000; ++i) EXPECT_FALSE(box.Put({7, zero, Doing{.bucket = i}}));
-  EXPECT_FALSE(box.Put({7, {0, 101, ""}, Doing{.bucket = 3}}));
-  EXPECT_FALSE(box.Put({8, zero, Doing{.bucket = 4}}));
-  const std::vector<HeardBox::Word> words = box.Take();
-  ASSERT_EQ(words.size(), 3u);
-  EXPECT_EQ(words[0].doing.bucket, 1000u);
-  EXPECT_EQ(words[1].rank.incarnation, 101u);
-  EXPECT_EQ(words[2].job, 8u);
-  EXPECT_TRUE(box.Put({7, zero, Doing{}}));
+  EXPECT_TRUE(reports.Put({7, zero, Doing{.bucket = 1}}));
+  for (uint32_t i = 2; i <= 1000; ++i) EXPECT_FALSE(reports.Put({7, zero, Doing{.bucket = i}}));
+  EXPECT_FALSE(reports.Put({7, {0, 101, ""}, Doing{.bucket = 3}}));
+  EXPECT_FALSE(reports.Put({8, zero, Doing{.bucket = 4}}));
+  const std::vector<DoingReport> taken = reports.Take();
+  ASSERT_EQ(taken.size(), 3u);
+  EXPECT_EQ(taken[0].doing.bucket, 1000u);
+  EXPECT_EQ(taken[1].rank.incarnation, 101u);
+  EXPECT_EQ(taken[2].job, 8u);
+  EXPECT_TRUE(reports.Put({7, zero, Doing{}}));
 }
 
 }  // namespace

@@ -23,12 +23,12 @@ home::Effects AskForSlot(HomeRig* rig, uint32_t slot) {
 
 TEST(VariableHomeTest, ServersAreAskedForRoomForThoseThatCome) {
   HomeRig rig = HomeRig::Running(&kRules, true);
-  EXPECT_EQ(One<home::SealAt>(AskForSlot(&rig, 2)).world, 3u);
-  EXPECT_EQ(One<home::SealAt>(rig.Sealed(0)).world, 3u);
+  EXPECT_EQ(One<home::SealAt>(AskForSlot(&rig, 2)).call.world, 3u);
+  EXPECT_EQ(One<home::SealAt>(rig.Sealed(0)).call.world, 3u);
   HomeRig tight = HomeRig::Running(&kRules, true);
   AskForSlot(&tight, 2);
   const home::Effects asked = tight.Sealed(0, SealAnswer{.version = 5, .world_max = 2});
-  EXPECT_EQ(One<home::SealAt>(asked).world, 2u) << "the home has no room for more";
+  EXPECT_EQ(One<home::SealAt>(asked).call.world, 2u) << "the home has no room for more";
 }
 
 TEST(VariableHomeTest, TheQuotaThatGrantsTheLeastIsToldWithSlotAndServer) {
@@ -79,7 +79,7 @@ TEST(VariableHomeTest, AChangeThatCannotEndGivesBackTheRoomOfItsNewcomers) {
   const home::Effects lost = rig.Sealed(1, SealAnswer{.version = 9});
   EXPECT_EQ(ReasonOf(One<home::RefuseAttach>(lost).status), Reason::kStateLost);
   EXPECT_THAT(Servers<home::SealAt>(lost), ElementsAre(0, 1));
-  for (const home::SealAt& asked : All<home::SealAt>(lost)) EXPECT_EQ(asked.world, 2u);
+  for (const home::SealAt& asked : All<home::SealAt>(lost)) EXPECT_EQ(asked.call.world, 2u);
   for (const uint32_t server : {0u, 1u}) EXPECT_THAT(rig.Sealed(server), IsEmpty());
   EXPECT_EQ(rig.stage(), HomeJob::Stage::kRunning);
 }

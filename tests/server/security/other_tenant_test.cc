@@ -152,7 +152,7 @@ class OtherTenantTest : public ::testing::TestWithParam<std::string> {
       AttachCall call = testing::SeatCall(slot, kIncarnation + slot);
       call.spec.name = kTheirs;
       call.caller = owner;
-      cluster_.At(0)->trainers()->Attach(call, seats[slot].Setter());
+      cluster_.At(0)->apis().trainers->Attach(call, seats[slot].Setter());
     }
     const absl::StatusOr<AttachResult> made = seats[1].Get();
     ASSERT_TRUE(made.ok()) << made.status();

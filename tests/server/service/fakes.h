@@ -166,17 +166,33 @@ class FakeEngine : public RoundEngine,
   std::shared_ptr<SlotSink> sink_;
 };
 
-// A directory that is all of its doors.
+// A directory that is all of its parts.
 class FakeDirectory : public JobDirectory,
-                      public TrainerDoor,
-                      public PeerDoor,
-                      public OperatorDoor,
-                      public JobLookup {
+                      public TrainerApi,
+                      public JobLookup,
+                      public JobShareApi,
+                      public HomeRecordsApi,
+                      public SnapshotShareApi,
+                      public JobsApi,
+                      public SnapshotApi,
+                      public RestoreApi,
+                      public ExportApi,
+                      public ImportApi {
  public:
-  TrainerDoor* trainers() override { return this; }
-  PeerDoor* peers() override { return this; }
-  OperatorDoor* operators() override { return this; }
-  JobLookup* lookup() override { return this; }
+  // Two tenants have three jobs each, of four.
+  FakeDirectory() {
+    QuotaTable limits;
+    limits.others.jobs = 4;
+    quotas_.SetLimits(limits);
+    uint64_t job = 0;
+    for (const char* const tenant : {"acme", "default"}) {
+      quotas_.Note({Holding::Kind::kStored, ++job}, tenant, {.jobs = 3, .disk_bytes = 4096});
+    }
+  }
+
+  JobApis apis() override {
+    return {this, this, this, this, this, this, this, this, this, this, &quotas_};
+  }
 
   absl::Status Recover() override { return absl::OkStatus(); }
   void StartRecovered() override {}
@@ -208,10 +224,10 @@ class FakeDirectory : public JobDirectory,
     MutexLock lock(&mu_);
     return heard_;
   }
-  void Heard(uint64_t job, Member rank, Doing doing) override {
+  void Heard(DoingReport report) override {
     MutexLock lock(&mu_);
-    heard_ = absl::StrCat(job, "/", rank.slot, "/", rank.incarnation, ": ",
-                          rendezvous::DoingText(doing));
+    heard_ = absl::StrCat(report.job, "/", report.rank.slot, "/", report.rank.incarnation, ": ",
+                          rendezvous::DoingText(report.doing));
     changed_.NotifyAll();
   }
   void CreateJob(JobPlan plan, std::function<void(absl::Status)> done) override {
@@ -225,28 +241,20 @@ class FakeDirectory : public JobDirectory,
   void ExtendJob(JobPlan plan, std::function<void(absl::Status)> done) override {
     CreateJob(std::move(plan), std::move(done));
   }
-  void CreateSnapshot(const QualifiedName&, const std::string&, uint32_t,
-                      std::function<void(absl::StatusOr<SnapshotInfo>)> done) override {
-    done(SnapshotInfo());
-  }
+  void CreateSnapshot(SnapshotRequest, SnapshotApi::Done done) override { done(SnapshotInfo()); }
   void ListSnapshots(SnapshotFilter,
                      std::function<void(absl::StatusOr<std::vector<SnapshotInfo>>)> done) override {
     done(std::vector<SnapshotInfo>());
   }
-  void VerifySnapshot(const QualifiedName&, const std::string&,
-                      std::function<void(absl::StatusOr<SnapshotInfo>)> done) override {
-    done(SnapshotInfo());
-  }
-  void DeleteSnapshot(const QualifiedName&, const std::string&,
-                      std::function<void(absl::StatusOr<SnapshotInfo>)> done) override {
-    done(SnapshotInfo());
-  }
+  void VerifySnapshot(SnapshotRequest, SnapshotApi::Done done) override { done(SnapshotInfo()); }
+  void DeleteSnapshot(SnapshotRequest, SnapshotApi::Done done) override { done(SnapshotInfo()); }
   void RestoreSnapshot(RestoreCall,
                        std::function<void(absl::StatusOr<RestoredJob>)> done) override {
     done(RestoredJob());
   }
-  void Snapshot(SnapshotCall call, std::function<void(absl::StatusOr<uint64_t>)> done) override {
-    done(call.round);
+  void Snapshot(SnapshotCall call,
+                std::function<void(absl::StatusOr<SnapshotAnswer>)> done) override {
+    done(SnapshotAnswer{.round = call.round, .before = {}});
   }
   void RestoreJob(RestoreOrder order,
                   std::function<void(absl::StatusOr<std::string>)> done) override {
@@ -258,8 +266,7 @@ class FakeDirectory : public JobDirectory,
   void Import(ImportCall, std::function<void(absl::StatusOr<ImportInfo>)> done) override {
     done(ImportInfo());
   }
-  std::vector<std::shared_ptr<const Work>> ListWorks() const override { return {}; }
-  void Export(ExportPart, std::function<void(absl::Status)> done) override {
+  void ExportShare(ExportPart, std::function<void(absl::Status)> done) override {
     done(absl::OkStatus());
   }
   void ImportJob(ImportOrder, std::function<void(absl::Status)> done) override {
@@ -276,10 +283,10 @@ class FakeDirectory : public JobDirectory,
   void ListJobs(std::function<void(absl::StatusOr<DurableJobs>)> done) override {
     done(durable_jobs);
   }
-  void DeleteJob(const QualifiedName&, bool, std::function<void(absl::Status)> done) override {
+  void DeleteJob(DeleteJobCall, std::function<void(absl::Status)> done) override {
     done(absl::OkStatus());
   }
-  void RetryJob(const QualifiedName&, std::function<void(absl::StatusOr<bool>)> done) override {
+  void RetryJob(QualifiedName, std::function<void(absl::StatusOr<bool>)> done) override {
     done(true);
   }
   void WhichRest(std::vector<uint64_t> jobs,
@@ -290,7 +297,7 @@ class FakeDirectory : public JobDirectory,
   void CompareJobs(JobRoll roll, std::function<void(absl::StatusOr<RollAnswer>)> done) override {
     done(RollAnswer{roll.jobs, {roll.server}});
   }
-  void Seal(const SealCall& call, std::function<void(absl::StatusOr<SealAnswer>)> done) override {
+  void Seal(SealCall call, std::function<void(absl::StatusOr<SealAnswer>)> done) override {
     sealed = call;
     done(seal_answer);
   }
@@ -310,16 +317,7 @@ class FakeDirectory : public JobDirectory,
     done({status});
   }
   void Shutdown(std::function<void()> done) override { done(); }
-  uint64_t memory_used_bytes() const override { return 10; }
-  uint64_t memory_budget_bytes() const override { return 100; }
-  std::vector<TenantUse> TenantUses() const override {
-    return {TenantUseOf("acme"), TenantUseOf("default")};
-  }
-  TenantUse TenantUseOf(const std::string& tenant) const override {
-    TenantUse use{tenant, {.jobs = 3, .disk_bytes = 4096}, NoLimits()};
-    use.limits.jobs = 4;
-    return use;
-  }
+  ServerLoad Load() const override { return {10, 100, {}}; }
 
   bool WaitUntil(const std::function<bool(FakeDirectory&)>& condition) {
     MutexLock lock(&mu_);
@@ -346,6 +344,7 @@ class FakeDirectory : public JobDirectory,
  private:
   Mutex mu_;
   CondVar changed_;
+  Quotas quotas_;
 };
 
 // A call of any method, one operation at a time.

@@ -10,7 +10,8 @@
 #include "proto/convert/frame_codec.h"
 #include "proto/convert/job_convert.h"
 #include "proto/convert/methods.h"
-#include "server/convert/convert.h"
+#include "server/convert/control_convert.h"
+#include "server/convert/peer_convert.h"
 
 namespace ballast::sim {
 namespace {
@@ -64,16 +65,12 @@ void SimPeers::Call(uint32_t server, const char* method, const Payload& request,
 
 void SimPeers::Seal(uint32_t server, const server::SealCall& call,
                     std::function<void(absl::StatusOr<server::SealAnswer>)> done) {
-  v1::PeerSeal message;
-  message.set_job(call.job);
-  message.set_epoch(call.epoch);
-  message.set_world(call.world);
-  Call(server, method::kPeerSeal, Payload::FromString(message.SerializeAsString()),
+  Call(server, method::kPeerSeal, Payload::FromString(server::ToProto(call).SerializeAsString()),
        [done = std::move(done)](const absl::StatusOr<Payload>& answer) {
          v1::PeerSealed sealed;
          const absl::Status status =
              answer.ok() ? ParseMessage(*answer, kMaxMessageBytes, &sealed) : answer.status();
-         status.ok() ? done(server::SealedFromProto(sealed)) : done(status);
+         status.ok() ? done(server::FromProto(sealed)) : done(status);
        });
 }
 
@@ -98,10 +95,11 @@ void SimPeers::WhichRest(uint32_t, const std::vector<uint64_t>&,
 void SimPeers::CompareJobs(uint32_t, const server::JobRoll&,
                            std::function<void(absl::StatusOr<server::RollAnswer>)>) {}
 void SimPeers::Snapshot(uint32_t, const server::SnapshotCall&,
-                        std::function<void(absl::StatusOr<uint64_t>)>) {}
+                        std::function<void(absl::StatusOr<server::SnapshotAnswer>)>) {}
 void SimPeers::RestoreJob(uint32_t, const server::RestoreOrder&,
                           std::function<void(absl::StatusOr<std::string>)>) {}
-void SimPeers::Export(uint32_t, const server::ExportPart&, std::function<void(absl::Status)>) {}
+void SimPeers::ExportShare(uint32_t, const server::ExportPart&, std::function<void(absl::Status)>) {
+}
 void SimPeers::ImportJob(uint32_t, const server::ImportOrder&, std::function<void(absl::Status)>) {}
 
 // --- Home ---------------------------------------------------------------------------------------
@@ -110,9 +108,18 @@ SimHome::SimHome(const Context& context, SimServer* server, const server::JobPla
     : context_(context),
       server_(server),
       process_(server->process()),
-      config_(ConfigOf(context)),
+      self_(ConfigOf(context)),
       peers_(context, process_),
-      jobs_(config_, process_->clock(), &peers_, this, /*under_way=*/nullptr) {
+      strand_(process_->executor()),
+      damaged_(&self_, /*store=*/nullptr, /*metrics=*/nullptr),
+      jobs_({.self = &self_,
+             .strand = &strand_,
+             .clock = process_->clock(),
+             .shares = this,
+             .resting = &resting_,
+             .damaged = &damaged_,
+             .peers = &peers_}) {
+  strand_.SetOwner(owner_);
   jobs_.Recover(plan, /*making=*/false);
 }
 
@@ -127,38 +134,32 @@ void SimHome::Attach(server::AttachCall call,
 }
 
 void SimHome::HangUp(uint32_t slot, uint64_t call) {
-  PostHere([=, this] { jobs_.HangUp(context_.plan->name(), slot, call); });
+  jobs_.AttachCancelled(context_.plan->name(), slot, call);
 }
 
 void SimHome::Rendezvous(const server::RendezvousCall& call,
                          std::function<void(absl::StatusOr<rendezvous::Reply>)> done) {
-  jobs_.rendezvous()->Ask(call, process_->InLife(std::move(done)));
+  jobs_.Rendezvous(call, process_->InLife(std::move(done)));
 }
 
 void SimHome::OnSeatFree(uint32_t slot, uint64_t incarnation, bool left) {
-  PostHere([=, this] { jobs_.OnSeatFree(context_.plan->name(), {slot, incarnation, left}); });
+  strand_.Post([=, this] { jobs_.OnSeatFree(context_.plan->name(), {slot, incarnation, left}); });
 }
 
 void SimHome::OnEnded(const absl::Status& why) {
-  PostHere([=, this] { jobs_.OnEnded(*context_.plan, {why, /*rests=*/true}); });
+  strand_.Post([=, this] { jobs_.OnEnded(*context_.plan, {why, /*rests=*/true}); });
 }
 
-void SimHome::PostHere(std::function<void()> task) { process_->Later(0, std::move(task)); }
-
-void SimHome::PostLater(std::chrono::nanoseconds delay, std::function<void()> task) {
-  process_->Later(static_cast<Tick>(std::max<int64_t>(delay.count(), 0)), std::move(task));
-}
-
-void SimHome::SealHere(const server::SealCall& call,
-                       std::function<void(absl::StatusOr<server::SealAnswer>)> done) {
+void SimHome::Seal(server::SealCall call,
+                   std::function<void(absl::StatusOr<server::SealAnswer>)> done) {
   server_->OnSeal(call.epoch, std::move(done));
 }
 
-void SimHome::AdoptHere(const server::JobPlan& plan, std::function<void(absl::Status)> done) {
+void SimHome::AdoptEpoch(server::JobPlan plan, std::function<void(absl::Status)> done) {
   server_->OnAdopt(plan, std::move(done));
 }
 
-std::shared_ptr<server::RoundEngine> SimHome::EngineOf(uint64_t) {
+std::shared_ptr<server::RoundEngine> SimHome::Find(uint64_t) const {
   return process_->shared_engine();
 }
 

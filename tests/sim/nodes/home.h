@@ -37,10 +37,10 @@ class SimPeers final : public server::PeerLink {
   void CompareJobs(uint32_t, const server::JobRoll&,
                    std::function<void(absl::StatusOr<server::RollAnswer>)>) override;
   void Snapshot(uint32_t, const server::SnapshotCall&,
-                std::function<void(absl::StatusOr<uint64_t>)>) override;
+                std::function<void(absl::StatusOr<server::SnapshotAnswer>)>) override;
   void RestoreJob(uint32_t, const server::RestoreOrder&,
                   std::function<void(absl::StatusOr<std::string>)>) override;
-  void Export(uint32_t, const server::ExportPart&, std::function<void(absl::Status)>) override;
+  void ExportShare(uint32_t, const server::ExportPart&, std::function<void(absl::Status)>) override;
   void ImportJob(uint32_t, const server::ImportOrder&, std::function<void(absl::Status)>) override;
 
  private:
@@ -52,7 +52,7 @@ class SimPeers final : public server::PeerLink {
   const SimProcess* const process_;
 };
 
-class SimHome final : private server::HomeHost {
+class SimHome final : private server::LocalShares {
  public:
   // `server` has started a process, and outlives it; `plan` comes from its manifest.
   SimHome(const Context& context, SimServer* server, const server::JobPlan& plan);
@@ -69,28 +69,28 @@ class SimHome final : private server::HomeHost {
   void OnEnded(const absl::Status& why);
 
  private:
-  void PostHere(std::function<void()> task) override;
-  void PostLater(std::chrono::nanoseconds delay, std::function<void()> task) override;
-  std::shared_ptr<void> Keep() override { return nullptr; }  // Its tasks end with the process.
-  absl::Status MakeHere(const server::JobPlan&) override { return absl::OkStatus(); }
-  void SealHere(const server::SealCall& call,
-                std::function<void(absl::StatusOr<server::SealAnswer>)> done) override;
-  void AdoptHere(const server::JobPlan& plan, std::function<void(absl::Status)> done) override;
-  void GrowHere(const server::JobPlan&, std::function<void(absl::Status)>) override {}
-  absl::Status SaveHere(const server::JobPlan&) override { return absl::OkStatus(); }
-  std::shared_ptr<server::RoundEngine> EngineOf(uint64_t job) override;
-  void ReleaseHere(uint64_t) override {}
-  void ReleaseEnded() override {}
-  void ForgetHere(uint64_t) override {}
-  const server::JobPlan* Resting(const QualifiedName&) const override { return nullptr; }
-  absl::Status HeldAtRest(const server::JobPlan&) const override { return absl::OkStatus(); }
-  void RestsNoMore(const QualifiedName&) override {}
+  std::shared_ptr<server::RoundEngine> Find(uint64_t job) const override;
+  absl::Status Make(const server::JobPlan&) override { return absl::OkStatus(); }
+  absl::Status Save(const server::JobPlan&) override { return absl::OkStatus(); }
+  void Drop(uint64_t) override {}
+  bool DropEnded(const std::string*) override { return false; }
+  absl::Status Forget(uint64_t) override { return absl::OkStatus(); }
+  void CreateJob(server::JobPlan, std::function<void(absl::Status)>) override {}
+  void ExtendJob(server::JobPlan, std::function<void(absl::Status)>) override {}
+  void DropJob(uint64_t, std::function<void(absl::Status)>) override {}
+  void Seal(server::SealCall call,
+            std::function<void(absl::StatusOr<server::SealAnswer>)> done) override;
+  void AdoptEpoch(server::JobPlan plan, std::function<void(absl::Status)> done) override;
 
   const Context context_;
   SimServer* const server_;
   const SimProcess* const process_;
-  const server::DirectoryConfig config_;
+  const server::ThisServer self_;
   SimPeers peers_;
+  const std::shared_ptr<void> owner_ = std::make_shared<int>();
+  server::OwnerStrand strand_;
+  server::RestingJobs resting_;
+  const server::DamagedJobs damaged_;
   server::HomeJobs jobs_;
 };
 

@@ -17,16 +17,13 @@ using server::JobPlan;
 
 // A directory with one job. A call that is not simulated ends the run.
 class SimPort::Jobs final : public server::JobDirectory,
-                            public server::TrainerDoor,
-                            public server::PeerDoor,
+                            public server::TrainerApi,
+                            public server::JobShareApi,
                             public server::JobLookup {
  public:
   Jobs(World* world, SimServer* server) : world_(world), server_(server) {}
 
-  server::TrainerDoor* trainers() override { return this; }
-  server::PeerDoor* peers() override { return this; }
-  server::OperatorDoor* operators() override { return nullptr; }
-  server::JobLookup* lookup() override { return this; }
+  server::JobApis apis() override { return {.trainers = this, .lookup = this, .shares = this}; }
   absl::Status Recover() override { return absl::OkStatus(); }
   void StartRecovered() override {}
   void PeerLost(uint32_t, const std::string&) override {}
@@ -55,9 +52,9 @@ class SimPort::Jobs final : public server::JobDirectory,
   void Extend(server::ExtendCall, std::function<void(absl::StatusOr<JobPlan>)>) override {
     NotSimulated();
   }
-  void Heard(uint64_t, server::Member, Doing) override {}
+  void Heard(server::DoingReport) override {}
 
-  void Seal(const server::SealCall& call,
+  void Seal(server::SealCall call,
             std::function<void(absl::StatusOr<server::SealAnswer>)> done) override {
     server_->OnSeal(call.epoch, std::move(done));
   }
@@ -67,24 +64,6 @@ class SimPort::Jobs final : public server::JobDirectory,
   void CreateJob(JobPlan, std::function<void(absl::Status)>) override { NotSimulated(); }
   void ExtendJob(JobPlan, std::function<void(absl::Status)>) override { NotSimulated(); }
   void DropJob(uint64_t, std::function<void(absl::Status)>) override { NotSimulated(); }
-  void WhichRest(std::vector<uint64_t>,
-                 std::function<void(absl::StatusOr<std::vector<uint64_t>>)>) override {
-    NotSimulated();
-  }
-  void CompareJobs(server::JobRoll,
-                   std::function<void(absl::StatusOr<server::RollAnswer>)>) override {
-    NotSimulated();
-  }
-  void Snapshot(server::SnapshotCall, std::function<void(absl::StatusOr<uint64_t>)>) override {
-    NotSimulated();
-  }
-  void RestoreJob(server::RestoreOrder, std::function<void(absl::StatusOr<std::string>)>) override {
-    NotSimulated();
-  }
-  void Export(server::ExportPart, std::function<void(absl::Status)>) override { NotSimulated(); }
-  void ImportJob(server::ImportOrder, std::function<void(absl::Status)>) override {
-    NotSimulated();
-  }
 
  private:
   void NotSimulated() const { world_->Red("a call that is not simulated reaches the directory"); }

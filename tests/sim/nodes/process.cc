@@ -11,7 +11,6 @@
 #include "proto/convert/frame_codec.h"
 #include "proto/convert/job_convert.h"
 #include "proto/convert/methods.h"
-#include "server/convert/convert.h"
 
 namespace ballast::sim {
 namespace {

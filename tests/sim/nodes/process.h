@@ -58,6 +58,8 @@ class SimProcess final : public server::VoteSink {
   server::RoundEngine* engine() const { return engine_.get(); }
   std::shared_ptr<server::RoundEngine> shared_engine() const { return engine_; }
   const Clock* clock() const { return &clock_; }
+  // Of the strands of this process.
+  Executor* executor() const { return strands_.get(); }
   const server::RoundFsm& fsm() const { return engine_->fsm(); }
   // The job has ended, and why.
   bool ended() const { return !failure_.ok(); }

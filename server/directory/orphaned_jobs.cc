@@ -1,4 +1,4 @@
-#include "server/directory/missed_ends.h"
+#include "server/directory/orphaned_jobs.h"
 
 #include <algorithm>
 #include <chrono>
@@ -18,19 +18,8 @@ constexpr std::chrono::milliseconds kAskHomeAgain{500};
 
 }  // namespace
 
-void MissedEnds::MakeForHome(const JobPlan& plan, const Done& done) {
-  if (IsDurable(plan)) AskLater();
-  parts_.jobs->MakeForHome(plan, [=, this](const absl::Status& made) {
-    const Reason why = ReasonOf(made);
-    if (why != Reason::kOverBudget && why != Reason::kOverQuota) return done(made);
-    Ask([=, this](const absl::Status& asked) {
-      asked.ok() ? parts_.jobs->MakeForHome(plan, done) : done(made);
-    });
-  });
-}
-
 // The home looks for trainers after half of this time, or later when it was slow to make the job.
-void MissedEnds::AskLater() {
+void OrphanedJobs::AskLater() {
   if (parts_.self->stopping() || std::exchange(asks_later_, true)) return;
   const DirectoryConfig& config = parts_.self->config();
   parts_.strand->PostAfter(2 * std::max(config.job_ttl, config.engine.lease), [this] {
@@ -45,7 +34,7 @@ void MissedEnds::AskLater() {
   });
 }
 
-void MissedEnds::AskUntilAnswered() {
+void OrphanedJobs::AskUntilAnswered() {
   Ask([this](const absl::Status& status) {
     if (status.ok()) return;
     if (!absl::IsUnimplemented(status) && !absl::IsFailedPrecondition(status)) return AskSoon();
@@ -53,7 +42,7 @@ void MissedEnds::AskUntilAnswered() {
   });
 }
 
-void MissedEnds::AskSoon() {
+void OrphanedJobs::AskSoon() {
   if (parts_.self->stopping() || std::exchange(asks_soon_, true)) return;
   parts_.strand->PostAfter(kAskHomeAgain, [this] {
     asks_soon_ = false;
@@ -61,7 +50,7 @@ void MissedEnds::AskSoon() {
   });
 }
 
-void MissedEnds::Ask(const Done& done) {
+void OrphanedJobs::Ask(const Done& done) {
   if (parts_.self->IsHome()) return done(absl::OkStatus());
   std::vector<uint64_t> jobs;
   Told told;
@@ -77,7 +66,7 @@ void MissedEnds::Ask(const Done& done) {
   parts_.peers->WhichRest(parts_.self->home().id, jobs, parts_.strand->Bind(answered));
 }
 
-void MissedEnds::LetRest(const std::vector<uint64_t>& rest, const Told& told, const Done& done) {
+void OrphanedJobs::LetRest(const std::vector<uint64_t>& rest, const Told& told, const Done& done) {
   const auto gather = std::make_shared<Gather>(rest.size(), done);
   for (const uint64_t job : rest) {
     const auto asked = told.find(job);
@@ -89,7 +78,7 @@ void MissedEnds::LetRest(const std::vector<uint64_t>& rest, const Told& told, co
   }
 }
 
-void MissedEnds::LetOneRest(uint64_t job, uint64_t told, const std::shared_ptr<Gather>& gather) {
+void OrphanedJobs::LetOneRest(uint64_t job, uint64_t told, const std::shared_ptr<Gather>& gather) {
   const std::shared_ptr<RoundEngine> engine = parts_.jobs->Find(job);
   parts_.jobs->Ask(engine, [=, this](const JobStatus& status) {
     const LocalJobs::Job* const local = parts_.jobs->Get(job);
@@ -106,7 +95,7 @@ void MissedEnds::LetOneRest(uint64_t job, uint64_t told, const std::shared_ptr<G
   });
 }
 
-absl::Status MissedEnds::MissedHere(const std::string& name) const {
+absl::Status OrphanedJobs::MissedHere(const std::string& name) const {
   return ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kJobFinished,
                        absl::StrCat("job \"", name, "\" rests at its home; server ",
                                     parts_.self->id(), " has missed its end"),

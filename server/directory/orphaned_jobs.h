@@ -1,9 +1,10 @@
-// MissedEnds: jobs whose end a server has missed. It was down when the trainers left, or went down
-// before the end was on its disk, or a trainer was killed when it had left the home but not yet
-// this server. Such a job waits here, with its memory, for trainers that do not come. Its home
+// OrphanedJobs: jobs whose end a server has missed. It was down when the trainers left, or went
+// down before the end was on its disk, or a trainer was killed when it had left the home but not
+// yet this server. Such a job waits here, with its memory, for trainers that do not come. Its home
 // knows that it rests. This server asks the home after a start, when a seat is free, and before it
 // refuses a new job for lack of room.
-// Comes from: Home. Goes to: PeerLink, LocalJobs. Thread safety: owned by the directory's strand.
+// Comes from: Directory, JobEvents. Goes to: PeerLink, LocalJobs. Thread safety: owned by the
+// directory's strand.
 #pragma once
 
 #include <cstdint>
@@ -17,17 +18,16 @@
 
 namespace ballast::server {
 
-class MissedEnds {
+class OrphanedJobs {
  public:
   using Done = std::function<void(absl::Status)>;
 
-  explicit MissedEnds(const DeskParts& parts) : parts_(parts) {}
+  explicit OrphanedJobs(const DeskParts& parts) : parts_(parts) {}
 
-  // As LocalJobs::MakeForHome. Lets jobs rest that rest at their home before it refuses the plan
-  // for lack of room.
-  void MakeForHome(const JobPlan& plan, const Done& done);
-  // Asks the home about the jobs here, and lets those rest that rest there. Asks again until the
-  // home answers. Does nothing at the home itself.
+  // Asks the home about the jobs here, and lets those rest that rest there. Does nothing at the
+  // home itself.
+  void Ask(const Done& done);
+  // The same, again until the home answers.
   void AskUntilAnswered();
   // The same, a little later: the home may still be handling the event that caused the question.
   void AskSoon();
@@ -38,8 +38,6 @@ class MissedEnds {
  private:
   using Told = std::map<uint64_t, uint64_t>;  // LocalJobs::Job::told, by job
 
-  // Asks once.
-  void Ask(const Done& done);
   void LetRest(const std::vector<uint64_t>& rest, const Told& told, const Done& done);
   // Ends the job, unless the home has woken it since it was asked, or a trainer is here.
   void LetOneRest(uint64_t job, uint64_t told, const std::shared_ptr<Gather>& gather);
