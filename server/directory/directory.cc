@@ -46,7 +46,7 @@ Directory::Directory(const DirectoryConfig& config, const EngineDeps& deps, Peer
       restores_(Parts(), &maker_, &shares_),
       exports_(Parts(), &snapshots_, deps.isa),
       imports_(Parts(), &maker_, &shares_, deps.isa),
-      job_desk_(Parts(), &memory_) {}
+      job_admin_(Parts(), &memory_) {}
 
 void Directory::Connect() {
   strand_.SetOwner(weak_from_this());
@@ -75,7 +75,7 @@ HomeJobs::Parts Directory::HomeParts(const EngineDeps& deps) {
           .under_way = metrics_ == nullptr ? nullptr : metrics_->jobs_under_way()};
 }
 
-DeskParts Directory::Parts() {
+DirectoryParts Directory::Parts() {
   return {.self = &self_,
           .strand = &strand_,
           .work = &work_,
@@ -96,7 +96,7 @@ JobApis Directory::apis() {
           .shares = &jobs_,
           .records = &rolls_,
           .snapshot_shares = &snapshot_share_,
-          .jobs = &job_desk_,
+          .jobs = &job_admin_,
           .snapshots = &snapshots_,
           .restores = &restores_,
           .exports = &exports_,

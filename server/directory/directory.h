@@ -15,14 +15,14 @@
 #include "server/home/home_jobs.h"
 #include "server/home/job_names.h"
 #include "server/jobs/local_jobs.h"
-#include "server/operator/desk_parts.h"
-#include "server/operator/export_desk.h"
-#include "server/operator/import_desk.h"
+#include "server/operator/directory_parts.h"
+#include "server/operator/exporter.h"
+#include "server/operator/importer.h"
+#include "server/operator/job_admin.h"
 #include "server/operator/job_maker.h"
-#include "server/operator/jobs_desk.h"
-#include "server/operator/restore_desk.h"
+#include "server/operator/restorer.h"
 #include "server/operator/share_maker.h"
-#include "server/operator/snapshot_desk.h"
+#include "server/operator/snapshotter.h"
 
 namespace ballast::server {
 
@@ -46,7 +46,7 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
  private:
   LocalJobs::Parts LocalParts();
   HomeJobs::Parts HomeParts(const EngineDeps& deps);
-  DeskParts Parts();
+  DirectoryParts Parts();
 
   // In the order of construction; a part that stands before another may point to that.
   ThisServer self_;
@@ -67,13 +67,13 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   RollCall rolls_;
   JobEvents events_;
   SnapshotShare snapshot_share_;
-  SnapshotDesk snapshots_;
+  Snapshotter snapshots_;
   JobMaker maker_;
   ShareMaker shares_;
-  RestoreDesk restores_;
-  ExportDesk exports_;
-  ImportDesk imports_;
-  JobsDesk job_desk_;
+  Restorer restores_;
+  Exporter exports_;
+  Importer imports_;
+  JobAdmin job_admin_;
 };
 
 }  // namespace ballast::server

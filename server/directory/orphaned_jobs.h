@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "server/operator/desk_parts.h"
+#include "server/operator/directory_parts.h"
 
 namespace ballast::server {
 
@@ -22,7 +22,7 @@ class OrphanedJobs {
  public:
   using Done = std::function<void(absl::Status)>;
 
-  explicit OrphanedJobs(const DeskParts& parts) : parts_(parts) {}
+  explicit OrphanedJobs(const DirectoryParts& parts) : parts_(parts) {}
 
   // Asks the home about the jobs here, and lets those rest that rest there. Does nothing at the
   // home itself.
@@ -43,7 +43,7 @@ class OrphanedJobs {
   void LetOneRest(uint64_t job, uint64_t told, const std::shared_ptr<Gather>& gather);
   absl::Status MissedHere(const std::string& name) const;
 
-  const DeskParts parts_;
+  const DirectoryParts parts_;
   bool asks_soon_ = false;   // the timer of AskSoon runs
   bool asks_later_ = false;  // likewise
 };

@@ -13,13 +13,13 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "server/operator/desk_parts.h"
+#include "server/operator/directory_parts.h"
 
 namespace ballast::server {
 
 class RollCall final : public HomeRecordsApi {
  public:
-  explicit RollCall(const DeskParts& parts) : parts_(parts) {}
+  explicit RollCall(const DirectoryParts& parts) : parts_(parts) {}
 
   // Asks the home, until it answers; and from time to time as long as something is lacking. At the
   // home itself: nothing.
@@ -41,7 +41,7 @@ class RollCall final : public HomeRecordsApi {
   // Damaged for lack of files, and not in `roll` any more, or found here after all.
   void ForgetThoseThatAre(const JobRoll& roll) const;
 
-  const DeskParts parts_;
+  const DirectoryParts parts_;
   std::set<uint64_t> forgotten_;
   bool asks_ = false;  // a call or the timer of the next is under way
 };

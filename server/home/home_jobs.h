@@ -17,7 +17,7 @@
 #include "server/home/home_timers.h"
 #include "server/home/job_places.h"
 #include "server/home/latest_reports.h"
-#include "server/home/rendezvous_desk.h"
+#include "server/home/rendezvous_driver.h"
 #include "server/jobs/attach_types.h"
 #include "server/jobs/damaged_jobs.h"
 #include "server/jobs/job_lookup.h"
@@ -117,7 +117,7 @@ class HomeJobs final : public TrainerApi {
   const home::Rules rules_;
   HomeTable homes_;
   LatestReports reports_;
-  RendezvousDesk rendezvous_{{parts_.clock, parts_.strand, rules_.lease}, &homes_};
+  RendezvousDriver rendezvous_{{parts_.clock, parts_.strand, rules_.lease}, &homes_};
   HomeTimers timers_{parts_.clock, parts_.strand, [this](const Life& to, const home::Due& due) {
                        std::visit([&](const auto& input) { Feed(to, input); }, due);
                      }};

@@ -4,7 +4,7 @@
 // without a directory is dropped when the book is next opened. Files left by a failed removal count
 // until a start, or the next export of the same name, removes them. The next export does so only if
 // the removal got as far as its rename; otherwise it is refused, as the name exists.
-// Comes from: ExportDesk. Goes to: Exports, Quotas.
+// Comes from: Exporter. Goes to: Exports, Quotas.
 // Thread safety: on the thread of LongWork for exports, and Count before that; every call blocks on
 // the disk.
 #pragma once

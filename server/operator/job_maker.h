@@ -2,7 +2,7 @@
 // share first and the home comes last, so that the job is there for good or not at all. It rests
 // until trainers attach with `resume`. The home writes down that others make a job before it orders
 // that (JobStore::MarkOrdered), so that it can have them drop the job after a restart.
-// Comes from: RestoreDesk, ImportDesk. Goes to: the peers, RestingJobs.
+// Comes from: Restorer, Importer. Goes to: the peers, RestingJobs.
 // Thread safety: owned by the directory's strand, apart from Plan and MarkOrdered, which may be
 // called from any thread.
 #pragma once
@@ -15,7 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "server/operator/desk_parts.h"
+#include "server/operator/directory_parts.h"
 
 namespace ballast::server {
 
@@ -23,7 +23,7 @@ class JobMaker {
  public:
   using Done = std::function<void(absl::StatusOr<DurableJob>)>;
 
-  explicit JobMaker(const DeskParts& parts) : parts_(parts) {}
+  explicit JobMaker(const DirectoryParts& parts) : parts_(parts) {}
 
   // Reserves the name of a new job. ALREADY_EXISTS NAME_IN_USE when a job has it.
   absl::Status TakeName(const QualifiedName& name);
@@ -55,7 +55,7 @@ class JobMaker {
   void OnDropped(uint64_t job, const absl::Status& status);
   void ClearOrdered(uint64_t job);
 
-  const DeskParts parts_;
+  const DirectoryParts parts_;
   std::set<QualifiedName> making_;
   std::vector<uint64_t> ordered_only_;  // from Recover to StartRecovered
 };

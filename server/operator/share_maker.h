@@ -1,5 +1,5 @@
 // ShareMaker: the files of this server's share of a job that begins in stored state.
-// Comes from: RestoreDesk, ImportDesk. Goes to: JobStore, the images of the new job.
+// Comes from: Restorer, Importer. Goes to: JobStore, the images of the new job.
 // Thread safety: any thread, one call at a time for a job; every call blocks on the disk.
 #pragma once
 

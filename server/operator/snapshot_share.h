@@ -12,7 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "server/jobs/resting_holds.h"
-#include "server/operator/desk_parts.h"
+#include "server/operator/directory_parts.h"
 
 namespace ballast::server {
 
@@ -21,7 +21,7 @@ class SnapshotShare final : public SnapshotShareApi {
   using Done = std::function<void(absl::StatusOr<SnapshotAnswer>)>;
 
   // `holds` outlives the object.
-  SnapshotShare(const DeskParts& parts, RestingHolds* holds) : parts_(parts), holds_(holds) {}
+  SnapshotShare(const DirectoryParts& parts, RestingHolds* holds) : parts_(parts), holds_(holds) {}
 
   // On the strand, begins at once.
   void Snapshot(SnapshotCall call, Done done) override;
@@ -37,7 +37,7 @@ class SnapshotShare final : public SnapshotShareApi {
   TakeExtent TakeInto(const std::shared_ptr<ImageFile>& part, const JobPlan& plan,
                       const Layout& layout, uint64_t round) const;
 
-  const DeskParts parts_;
+  const DirectoryParts parts_;
   RestingHolds* const holds_;
 };
 

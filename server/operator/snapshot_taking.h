@@ -3,7 +3,7 @@
 // writes its part, and when all parts are durable the home writes the manifest. Before that there
 // is no snapshot, so a crash leaves only parts without a manifest, never an incomplete snapshot.
 // After an error every server lets go, and nothing is left on disk.
-// Comes from: SnapshotDesk. Goes to: SnapshotShare here, and the peers'.
+// Comes from: Snapshotter. Goes to: SnapshotShare here, and the peers'.
 // Thread safety: owned by the directory's strand.
 #pragma once
 
@@ -15,7 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "server/operator/desk_parts.h"
+#include "server/operator/directory_parts.h"
 #include "server/operator/snapshot_share.h"
 
 namespace ballast::server {
@@ -29,7 +29,7 @@ class SnapshotTaking : public std::enable_shared_from_this<SnapshotTaking> {
   };
 
   // `parts` and `share` outlive the object. `done` runs once, on the strand.
-  SnapshotTaking(const DeskParts& parts, SnapshotShare* share, Order order, Done done)
+  SnapshotTaking(const DirectoryParts& parts, SnapshotShare* share, Order order, Done done)
       : parts_(parts),
         share_(share),
         order_(std::move(order)),
@@ -56,7 +56,7 @@ class SnapshotTaking : public std::enable_shared_from_this<SnapshotTaking> {
   // have answered.
   void AtAll(SnapshotCall::Step step, std::function<void(absl::Status)> then);
 
-  const DeskParts parts_;
+  const DirectoryParts parts_;
   SnapshotShare* const share_;
   const Order order_;
   const Done done_;

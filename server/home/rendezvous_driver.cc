@@ -1,4 +1,4 @@
-#include "server/home/rendezvous_desk.h"
+#include "server/home/rendezvous_driver.h"
 
 #include <algorithm>
 #include <chrono>
@@ -29,20 +29,20 @@ rendezvous::Epoch EpochOf(const HomeJob& job) {
 
 }  // namespace
 
-rendezvous::RendezvousFsm* RendezvousDesk::FsmOf(const HomeJob& job) {
+rendezvous::RendezvousFsm* RendezvousDriver::FsmOf(const HomeJob& job) {
   const auto known = served_.find(job.plan().job);
   if (known != served_.end()) return &known->second.fsm;
   Served served{.fsm = {job.plan().spec.name, EpochOf(job), {clock_->Now(), lease_}}};
   return &served_.emplace(job.plan().job, std::move(served)).first->second.fsm;
 }
 
-const HomeJob* RendezvousDesk::FindRunning(uint64_t job) const {
+const HomeJob* RendezvousDriver::FindRunning(uint64_t job) const {
   const HomeJob* const found = homes_->Find(job);
   const bool runs = found != nullptr && found->made() && found->stage() != HomeJob::Stage::kEnded;
   return runs ? found : nullptr;
 }
 
-void RendezvousDesk::Ask(const RendezvousCall& call, const RendezvousDone& done) {
+void RendezvousDriver::Ask(const RendezvousCall& call, const RendezvousDone& done) {
   const HomeJob* const job = FindRunning(call.job);
   if (job == nullptr || !call.caller.Sees(job->plan().tenant)) {
     return done(home::NoJobOfNumber(call.job));
@@ -54,14 +54,14 @@ void RendezvousDesk::Ask(const RendezvousCall& call, const RendezvousDone& done)
   Do(call.job, effects);
 }
 
-void RendezvousDesk::OnHeard(const DoingReport& report) {
+void RendezvousDriver::OnHeard(const DoingReport& report) {
   const HomeJob* const runs = FindRunning(report.job);
   const Member& rank = report.rank;
   if (runs == nullptr || !runs->plan().epoch.Holds(rank.slot, rank.incarnation)) return;
   FsmOf(*runs)->OnHeard(rank.slot, {clock_->Now(), report.doing});
 }
 
-void RendezvousDesk::Follow(const HomeJob& job) {
+void RendezvousDriver::Follow(const HomeJob& job) {
   const uint64_t id = job.plan().job;
   const auto known = served_.find(id);
   if (known == served_.end()) return;
@@ -73,7 +73,7 @@ void RendezvousDesk::Follow(const HomeJob& job) {
   Do(id, effects);
 }
 
-void RendezvousDesk::Forget(uint64_t job, const absl::Status& why) {
+void RendezvousDriver::Forget(uint64_t job, const absl::Status& why) {
   const auto known = served_.find(job);
   if (known == served_.end()) return;
   rendezvous::Effects effects;
@@ -82,13 +82,13 @@ void RendezvousDesk::Forget(uint64_t job, const absl::Status& why) {
   Do(job, effects);
 }
 
-void RendezvousDesk::FailCalls(const absl::Status& why) {
+void RendezvousDriver::FailCalls(const absl::Status& why) {
   std::vector<uint64_t> jobs;
   for (const auto& [job, served] : served_) jobs.push_back(job);
   for (const uint64_t job : jobs) Forget(job, why);
 }
 
-void RendezvousDesk::LookInTime(uint64_t job) {
+void RendezvousDriver::LookInTime(uint64_t job) {
   const auto known = served_.find(job);
   if (known == served_.end()) return;
   const std::chrono::nanoseconds due = known->second.fsm.next_due();
@@ -101,7 +101,7 @@ void RendezvousDesk::LookInTime(uint64_t job) {
   strand_->PostAfter(at - now, [this, job, at] { OnDue(job, at); });
 }
 
-void RendezvousDesk::OnDue(uint64_t job, std::chrono::nanoseconds at) {
+void RendezvousDriver::OnDue(uint64_t job, std::chrono::nanoseconds at) {
   const auto known = served_.find(job);
   if (known == served_.end() || known->second.looks.erase(at) == 0) return;
   rendezvous::Effects effects;
@@ -109,7 +109,7 @@ void RendezvousDesk::OnDue(uint64_t job, std::chrono::nanoseconds at) {
   Do(job, effects);
 }
 
-void RendezvousDesk::Do(uint64_t job, const rendezvous::Effects& effects) {
+void RendezvousDriver::Do(uint64_t job, const rendezvous::Effects& effects) {
   LookInTime(job);
   for (const rendezvous::Answer& answer : effects.answers) {
     const auto call = calls_.find(answer.ticket);

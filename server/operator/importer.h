@@ -1,4 +1,4 @@
-// ImportDesk: a job that begins in an export. Every server fills its share of the new job's images
+// Importer: a job that begins in an export. Every server fills its share of the new job's images
 // from the safetensors files. The files may come from anywhere, so all of them are checked.
 // Comes from: the Admin service at the home, the Peer service elsewhere. Goes to: JobMaker,
 // ShareMaker. Thread safety: ImportApi from any thread; owned by the directory's strand.
@@ -8,19 +8,19 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "server/operator/desk_parts.h"
+#include "server/operator/directory_parts.h"
 #include "server/operator/job_maker.h"
 #include "server/operator/share_maker.h"
 
 namespace ballast::server {
 
-class ImportDesk final : public ImportApi {
+class Importer final : public ImportApi {
  public:
   using Done = std::function<void(absl::StatusOr<ImportInfo>)>;
   using ShareDone = std::function<void(absl::Status)>;
 
   // Both outlive the object. `isa`: of the conversions.
-  ImportDesk(const DeskParts& parts, JobMaker* maker, ShareMaker* shares, simd::Isa isa)
+  Importer(const DirectoryParts& parts, JobMaker* maker, ShareMaker* shares, simd::Isa isa)
       : parts_(parts), maker_(maker), shares_(shares), isa_(isa) {}
 
   void Import(ImportCall call, Done done) override;
@@ -37,7 +37,7 @@ class ImportDesk final : public ImportApi {
   void MakeAtAll(const Ready& ready, const Done& done);
   absl::Status MakeFiles(const ImportOrder& order, const Halt& halt);
 
-  const DeskParts parts_;
+  const DirectoryParts parts_;
   JobMaker* const maker_;
   ShareMaker* const shares_;
   const simd::Isa isa_;

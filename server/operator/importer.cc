@@ -1,4 +1,4 @@
-#include "server/operator/import_desk.h"
+#include "server/operator/importer.h"
 
 #include <memory>
 #include <string>
@@ -84,7 +84,7 @@ std::pair<PreparedRecord, DecisionRecord> RoundBefore(const SnapshotManifest& ma
 
 // --- At the home --------------------------------------------------------------------------------
 
-void ImportDesk::Import(ImportCall call, Done then) {
+void Importer::Import(ImportCall call, Done then) {
   parts_.strand->Post([this, call = std::move(call), then = std::move(then)] {
     const Done done = parts_.work->UnderWay(then);
     absl::Status status = parts_.files->CheckHome();
@@ -101,7 +101,7 @@ void ImportDesk::Import(ImportCall call, Done then) {
   });
 }
 
-absl::StatusOr<ImportDesk::Ready> ImportDesk::Prepare(const ImportCall& call) const {
+absl::StatusOr<Importer::Ready> Importer::Prepare(const ImportCall& call) const {
   const Exports exports = parts_.files->exports(call.tenant);
   const std::string directory = exports.Directory(call.from);
   FileSystem* const fs = exports.fs();
@@ -119,7 +119,7 @@ absl::StatusOr<ImportDesk::Ready> ImportDesk::Prepare(const ImportCall& call) co
   return Ready{{plan, call.from, info.state}, info};
 }
 
-void ImportDesk::MakeAtAll(const Ready& ready, const Done& done) {
+void Importer::MakeAtAll(const Ready& ready, const Done& done) {
   const auto at_server = [this, order = ready.order](
                              uint32_t server, const std::function<void(absl::Status)>& made) {
     const bool here = server == parts_.self->id();
@@ -136,7 +136,7 @@ void ImportDesk::MakeAtAll(const Ready& ready, const Done& done) {
 
 // --- At every server ----------------------------------------------------------------------------
 
-void ImportDesk::ImportJob(ImportOrder order, ShareDone done) {
+void Importer::ImportJob(ImportOrder order, ShareDone done) {
   parts_.strand->Run([this, order = std::move(order), done = std::move(done)] {
     if (const absl::Status status = parts_.files->Check(); !status.ok()) return done(status);
     parts_.work->CarryOut(
@@ -145,7 +145,7 @@ void ImportDesk::ImportJob(ImportOrder order, ShareDone done) {
   });
 }
 
-absl::Status ImportDesk::MakeFiles(const ImportOrder& order, const Halt& halt) {
+absl::Status Importer::MakeFiles(const ImportOrder& order, const Halt& halt) {
   const JobPlan& plan = order.plan;
   BALLAST_RETURN_IF_ERROR(halt.status());
   BALLAST_RETURN_IF_ERROR(CheckSnapshotName(order.from));

@@ -1,4 +1,4 @@
-#include "server/operator/restore_desk.h"
+#include "server/operator/restorer.h"
 
 #include <memory>
 #include <utility>
@@ -37,7 +37,7 @@ std::string CopiedBecause(uint32_t self, const JobPlan& plan, const absl::Status
 
 // --- At the home --------------------------------------------------------------------------------
 
-void RestoreDesk::RestoreSnapshot(RestoreCall call, Done then) {
+void Restorer::RestoreSnapshot(RestoreCall call, Done then) {
   parts_.strand->Post([this, call = std::move(call), then = std::move(then)] {
     const Done done = parts_.work->UnderWay(then);
     absl::Status status = parts_.files->CheckHome();
@@ -53,7 +53,7 @@ void RestoreDesk::RestoreSnapshot(RestoreCall call, Done then) {
   });
 }
 
-absl::StatusOr<RestoreOrder> RestoreDesk::OrderOf(const RestoreCall& call) const {
+absl::StatusOr<RestoreOrder> Restorer::OrderOf(const RestoreCall& call) const {
   BALLAST_ASSIGN_OR_RETURN(const auto manifest,
                            parts_.files->store(call.tenant).Find(call.job, call.snapshot));
   BALLAST_ASSIGN_OR_RETURN(const JobPlan plan, maker_->Plan(call.made(), call.world, manifest));
@@ -61,7 +61,7 @@ absl::StatusOr<RestoreOrder> RestoreDesk::OrderOf(const RestoreCall& call) const
   return RestoreOrder{plan, manifest.id, call.share};
 }
 
-void RestoreDesk::MakeAtAll(const RestoreOrder& order, const Done& done) {
+void Restorer::MakeAtAll(const RestoreOrder& order, const Done& done) {
   const auto copied = std::make_shared<std::string>();  // On the strand.
   const auto at_server = [=, this](uint32_t server, const std::function<void(absl::Status)>& made) {
     const auto add = parts_.strand->Bind([=](const absl::StatusOr<std::string>& theirs) {
@@ -78,7 +78,7 @@ void RestoreDesk::MakeAtAll(const RestoreOrder& order, const Done& done) {
 
 // --- At every server ----------------------------------------------------------------------------
 
-void RestoreDesk::RestoreJob(RestoreOrder order, ShareDone done) {
+void Restorer::RestoreJob(RestoreOrder order, ShareDone done) {
   parts_.strand->Run([this, order = std::move(order), done = std::move(done)] {
     if (const absl::Status status = parts_.files->Check(); !status.ok()) return done(status);
     parts_.work->CarryOut(
@@ -87,7 +87,7 @@ void RestoreDesk::RestoreJob(RestoreOrder order, ShareDone done) {
   });
 }
 
-absl::StatusOr<std::string> RestoreDesk::MakeFiles(const RestoreOrder& order, const Halt& halt) {
+absl::StatusOr<std::string> Restorer::MakeFiles(const RestoreOrder& order, const Halt& halt) {
   const JobPlan& plan = order.plan;
   BALLAST_RETURN_IF_ERROR(halt.status());
   BALLAST_ASSIGN_OR_RETURN(const SnapshotManifest manifest,
@@ -116,8 +116,8 @@ absl::StatusOr<std::string> RestoreDesk::MakeFiles(const RestoreOrder& order, co
   return copied;
 }
 
-absl::Status RestoreDesk::CopyStates(const SnapshotManifest& manifest, const JobPlan& from,
-                                     const JobPlan& plan, ShareMaker::Filling filling) {
+absl::Status Restorer::CopyStates(const SnapshotManifest& manifest, const JobPlan& from,
+                                  const JobPlan& plan, ShareMaker::Filling filling) {
   BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
   BALLAST_ASSIGN_OR_RETURN(
       const auto states,

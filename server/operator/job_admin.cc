@@ -1,4 +1,4 @@
-#include "server/operator/jobs_desk.h"
+#include "server/operator/job_admin.h"
 
 #include <algorithm>
 #include <memory>
@@ -49,15 +49,15 @@ absl::Status LeftAtHome(const JobPlan& plan, const absl::Status& why) {
 // --- This server
 // ----------------------------------------------------------------------------------
 
-ServerLoad JobsDesk::Load() const {
+ServerLoad JobAdmin::Load() const {
   return {memory_->used_bytes(), memory_->budget_bytes(), parts_.work->works()->List()};
 }
 
-void JobsDesk::Status(std::function<void(std::vector<JobStatus>)> done) {
+void JobAdmin::Status(std::function<void(std::vector<JobStatus>)> done) {
   parts_.strand->Post([this, done = std::move(done)] { Collect(done); });
 }
 
-void JobsDesk::Collect(const std::function<void(std::vector<JobStatus>)>& done) {
+void JobAdmin::Collect(const std::function<void(std::vector<JobStatus>)>& done) {
   struct Collected {
     Mutex mu;
     std::vector<JobStatus> jobs ABSL_GUARDED_BY(mu);
@@ -95,15 +95,15 @@ void JobsDesk::Collect(const std::function<void(std::vector<JobStatus>)>& done) 
 
 // --- Listing ------------------------------------------------------------------------------------
 
-void JobsDesk::RetryJob(QualifiedName name, std::function<void(absl::StatusOr<bool>)> done) {
+void JobAdmin::RetryJob(QualifiedName name, std::function<void(absl::StatusOr<bool>)> done) {
   parts_.strand->Post([=, this] { done(parts_.jobs->Retry(name)); });
 }
 
-void JobsDesk::ListJobs(std::function<void(absl::StatusOr<DurableJobs>)> done) {
+void JobAdmin::ListJobs(std::function<void(absl::StatusOr<DurableJobs>)> done) {
   parts_.strand->Post([this, done = std::move(done)] { List(done); });
 }
 
-void JobsDesk::List(const std::function<void(absl::StatusOr<DurableJobs>)>& done) {
+void JobAdmin::List(const std::function<void(absl::StatusOr<DurableJobs>)>& done) {
   if (absl::Status st = parts_.self->CheckHome(); !st.ok()) return done(st);
   const auto listed = std::make_shared<DurableJobs>();
   std::vector<std::shared_ptr<RoundEngine>> running;
@@ -144,7 +144,7 @@ void JobsDesk::List(const std::function<void(absl::StatusOr<DurableJobs>)>& done
 
 // --- Deleting -----------------------------------------------------------------------------------
 
-absl::StatusOr<JobPlan> JobsDesk::FindToDelete(const DeleteJobCall& call) const {
+absl::StatusOr<JobPlan> JobAdmin::FindToDelete(const DeleteJobCall& call) const {
   const QualifiedName& name = call.name;
   BALLAST_RETURN_IF_ERROR(parts_.self->CheckHome());
   BALLAST_ASSIGN_OR_RETURN(JobPlan plan, parts_.names->MadeJob(name));
@@ -171,12 +171,12 @@ absl::StatusOr<JobPlan> JobsDesk::FindToDelete(const DeleteJobCall& call) const 
   return plan;
 }
 
-void JobsDesk::DeleteJob(DeleteJobCall call, Done done) {
+void JobAdmin::DeleteJob(DeleteJobCall call, Done done) {
   parts_.strand->Post(
       [this, call = std::move(call), done = std::move(done)] { Delete(call, done); });
 }
 
-void JobsDesk::Delete(const DeleteJobCall& call, const Done& done) {
+void JobAdmin::Delete(const DeleteJobCall& call, const Done& done) {
   const absl::StatusOr<JobPlan> plan = FindToDelete(call);
   if (!plan.ok()) return done(plan.status());
   const std::shared_ptr<RoundEngine> engine = parts_.jobs->Find(plan->job);
@@ -188,13 +188,13 @@ void JobsDesk::Delete(const DeleteJobCall& call, const Done& done) {
 }
 
 // The job rests first: after an interrupted deletion no server runs half of a job.
-void JobsDesk::EndAndDelete(const JobPlan& plan, const std::shared_ptr<RoundEngine>& engine,
+void JobAdmin::EndAndDelete(const JobPlan& plan, const std::shared_ptr<RoundEngine>& engine,
                             const Done& done) {
   engine->Fail(JobDeleted(plan));
   parts_.jobs->Ask(engine, [this, plan, done](const JobStatus&) { DeleteAtAll(plan, done); });
 }
 
-void JobsDesk::DeleteAtAll(const JobPlan& plan, const Done& done) {
+void JobAdmin::DeleteAtAll(const JobPlan& plan, const Done& done) {
   const auto here = [plan, done](const absl::Status& removed) {
     done(removed.ok() ? removed : LeftAtHome(plan, removed));
   };

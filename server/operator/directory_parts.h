@@ -17,7 +17,7 @@
 namespace ballast::server {
 
 // All outlive the desks.
-struct DeskParts {
+struct DirectoryParts {
   const ThisServer* self = nullptr;
   OwnerStrand* strand = nullptr;
   LongWork* work = nullptr;

@@ -1,4 +1,4 @@
-#include "server/operator/export_desk.h"
+#include "server/operator/exporter.h"
 
 #include <utility>
 
@@ -49,7 +49,7 @@ uint32_t FilesOf(const std::vector<ExportShard>& shards) {
 
 // --- At the home --------------------------------------------------------------------------------
 
-void ExportDesk::Export(ExportCall call, Done then) {
+void Exporter::Export(ExportCall call, Done then) {
   parts_.strand->Post([this, call = std::move(call), then = std::move(then)] {
     const Done done = parts_.work->UnderWay(then);
     if (const absl::Status status = parts_.files->CheckHome(); !status.ok()) return done(status);
@@ -64,13 +64,13 @@ void ExportDesk::Export(ExportCall call, Done then) {
   });
 }
 
-ExportOptions ExportDesk::OptionsOf(const ExportCall& call) const {
+ExportOptions Exporter::OptionsOf(const ExportCall& call) const {
   const size_t servers = parts_.self->config().servers.size();
   return {call.dtype, call.state, call.consolidated ? 1 : static_cast<uint32_t>(servers),
           call.format, call.torch_optimizer};
 }
 
-absl::Status ExportDesk::CheckRoom(const ExportCall& call, const JobPlan& plan) const {
+absl::Status Exporter::CheckRoom(const ExportCall& call, const JobPlan& plan) const {
   const Exports exports = parts_.files->exports(call.tenant);
   BALLAST_RETURN_IF_ERROR(exports.CheckNew(call.name));
   BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
@@ -85,7 +85,7 @@ absl::Status ExportDesk::CheckRoom(const ExportCall& call, const JobPlan& plan) 
   return exports.CheckRoom(bytes, snapshot_bytes, parts_.files->store(call.tenant).root());
 }
 
-void ExportDesk::ExportPresent(const ExportCall& call, const Done& done) {
+void Exporter::ExportPresent(const ExportCall& call, const Done& done) {
   const auto taken = [=, this](const absl::StatusOr<SnapshotInfo>& snapshot) {
     if (!snapshot.ok()) return done(snapshot.status());
     const auto remove = [files = parts_.files, tenant = call.tenant, id = snapshot->id] {
@@ -102,7 +102,7 @@ void ExportDesk::ExportPresent(const ExportCall& call, const Done& done) {
   snapshots_->TakePassing({call.tenant, call.job}, taken);
 }
 
-void ExportDesk::ExportSnapshot(const ExportCall& call, uint64_t id, const Done& done) {
+void Exporter::ExportSnapshot(const ExportCall& call, uint64_t id, const Done& done) {
   parts_.work->Run(
       kExportThread, [this, call, id] { return Begin(call, id); },
       [this, done](const absl::StatusOr<WritingRef>& writing) {
@@ -112,7 +112,7 @@ void ExportDesk::ExportSnapshot(const ExportCall& call, uint64_t id, const Done&
       });
 }
 
-absl::StatusOr<ExportDesk::WritingRef> ExportDesk::Begin(const ExportCall& call, uint64_t id) {
+absl::StatusOr<Exporter::WritingRef> Exporter::Begin(const ExportCall& call, uint64_t id) {
   const SnapshotStore store = parts_.files->store(call.tenant);
   const auto writing = std::make_shared<Writing>();
   writing->call = call;
@@ -144,7 +144,7 @@ absl::StatusOr<ExportDesk::WritingRef> ExportDesk::Begin(const ExportCall& call,
   return writing;
 }
 
-void ExportDesk::WriteAtAll(const WritingRef& writing) {
+void Exporter::WriteAtAll(const WritingRef& writing) {
   if (parts_.self->stopping()) return End(writing, parts_.self->ShuttingDown());
   const auto shards = static_cast<uint32_t>(writing->shards.size());
   ExportOptions options = OptionsOf(writing->call);
@@ -161,8 +161,8 @@ void ExportDesk::WriteAtAll(const WritingRef& writing) {
   }
 }
 
-void ExportDesk::WriteAt(uint32_t server, const ExportPart& part,
-                         const std::shared_ptr<Gather>& gather) {
+void Exporter::WriteAt(uint32_t server, const ExportPart& part,
+                       const std::shared_ptr<Gather>& gather) {
   const auto add = [gather, server, name = part.name](const absl::Status& status) {
     const std::string what = absl::StrCat("wrote its files of export ", Quoted(name));
     gather->Add(LongWork::SaidBy(server, what, status));
@@ -174,7 +174,7 @@ void ExportDesk::WriteAt(uint32_t server, const ExportPart& part,
   parts_.work->Tell(server, order, add);
 }
 
-void ExportDesk::End(const WritingRef& writing, const absl::Status& written) {
+void Exporter::End(const WritingRef& writing, const absl::Status& written) {
   parts_.work->Run(
       kExportThread, [this, writing, written] { return EndFiles(*writing, written); },
       [writing](const absl::Status& status) {
@@ -182,17 +182,17 @@ void ExportDesk::End(const WritingRef& writing, const absl::Status& written) {
       });
 }
 
-UniversalMoment ExportDesk::MomentOf(const Writing& writing) {
+UniversalMoment Exporter::MomentOf(const Writing& writing) {
   return {writing.spec, writing.manifest.round, writing.manifest.decision.decision.policy,
           writing.tensor_step, writing.call.torch_optimizer};
 }
 
-absl::StatusOr<uint64_t> ExportDesk::LastBytes(const Writing& writing) {
+absl::StatusOr<uint64_t> Exporter::LastBytes(const Writing& writing) {
   if (writing.call.format == ExportFormat::kUniversal) return Exports::LastBytes(MomentOf(writing));
   return Exports::LastBytes(writing.shards, writing.manifest);
 }
 
-absl::Status ExportDesk::Commit(const Writing& writing) const {
+absl::Status Exporter::Commit(const Writing& writing) const {
   Exports exports = parts_.files->exports(writing.call.tenant);
   const std::string& name = writing.call.name;
   if (writing.call.format == ExportFormat::kSafetensors) {
@@ -201,7 +201,7 @@ absl::Status ExportDesk::Commit(const Writing& writing) const {
   return exports.CommitUniversal(name, MomentOf(writing));
 }
 
-absl::Status ExportDesk::EndFiles(const Writing& writing, const absl::Status& written) {
+absl::Status Exporter::EndFiles(const Writing& writing, const absl::Status& written) {
   const ExportCall& call = writing.call;
   absl::Status status = written;
   if (status.ok()) status = Commit(writing);
@@ -214,7 +214,7 @@ absl::Status ExportDesk::EndFiles(const Writing& writing, const absl::Status& wr
 
 // --- At every server ----------------------------------------------------------------------------
 
-void ExportDesk::ExportShare(ExportPart part, std::function<void(absl::Status)> done) {
+void Exporter::ExportShare(ExportPart part, std::function<void(absl::Status)> done) {
   parts_.strand->Run([this, part = std::move(part), done = std::move(done)] {
     if (const absl::Status status = parts_.files->Check(); !status.ok()) return done(status);
     parts_.work->CarryOut(
@@ -222,7 +222,7 @@ void ExportDesk::ExportShare(ExportPart part, std::function<void(absl::Status)> 
   });
 }
 
-absl::Status ExportDesk::WriteFiles(const ExportPart& part, const Halt& halt) {
+absl::Status Exporter::WriteFiles(const ExportPart& part, const Halt& halt) {
   BALLAST_RETURN_IF_ERROR(halt.status());
   BALLAST_RETURN_IF_ERROR(CheckSnapshotName(part.name));
   BALLAST_ASSIGN_OR_RETURN(const SnapshotManifest manifest,
@@ -237,9 +237,8 @@ absl::Status ExportDesk::WriteFiles(const ExportPart& part, const Halt& halt) {
   return WriteShard(part, manifest, plan, shards[part.shard], halt);
 }
 
-absl::Status ExportDesk::WriteShard(const ExportPart& part, const SnapshotManifest& manifest,
-                                    const JobPlan& plan, const ExportShard& shard,
-                                    const Halt& halt) {
+absl::Status Exporter::WriteShard(const ExportPart& part, const SnapshotManifest& manifest,
+                                  const JobPlan& plan, const ExportShard& shard, const Halt& halt) {
   BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
   BALLAST_ASSIGN_OR_RETURN(
       const std::unique_ptr<SnapshotReader> states,

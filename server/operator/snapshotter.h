@@ -1,6 +1,6 @@
-// SnapshotDesk: operators' requests about snapshots, at the home: to take one, to list them, to
+// Snapshotter: operators' requests about snapshots, at the home: to take one, to list them, to
 // verify one, to remove one.
-// Comes from: the Admin service, ExportDesk. Goes to: SnapshotTaking, SnapshotStore.
+// Comes from: the Admin service, Exporter. Goes to: SnapshotTaking, SnapshotStore.
 // Thread safety: SnapshotApi from any thread; all else on the directory's strand.
 #pragma once
 
@@ -10,18 +10,18 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "server/operator/desk_parts.h"
+#include "server/operator/directory_parts.h"
 #include "server/operator/snapshot_share.h"
 #include "server/operator/snapshot_taking.h"
 
 namespace ballast::server {
 
-class SnapshotDesk final : public SnapshotApi {
+class Snapshotter final : public SnapshotApi {
  public:
   using ListDone = std::function<void(absl::StatusOr<std::vector<SnapshotInfo>>)>;
 
   // `share` outlives the object.
-  SnapshotDesk(const DeskParts& parts, SnapshotShare* share) : parts_(parts), share_(share) {}
+  Snapshotter(const DirectoryParts& parts, SnapshotShare* share) : parts_(parts), share_(share) {}
 
   void CreateSnapshot(SnapshotRequest request, Done done) override;
   void ListSnapshots(SnapshotFilter filter, ListDone done) override;
@@ -40,7 +40,7 @@ class SnapshotDesk final : public SnapshotApi {
   // Does `use` to the snapshot on a thread for the disk.
   void Apply(const SnapshotRequest& request, const Use& use, const Done& done);
 
-  const DeskParts parts_;
+  const DirectoryParts parts_;
   SnapshotShare* const share_;
 };
 

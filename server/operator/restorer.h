@@ -1,4 +1,4 @@
-// RestoreDesk: a job that begins in a snapshot. Every server makes its share of the new job's files
+// Restorer: a job that begins in a snapshot. Every server makes its share of the new job's files
 // out of the snapshot's parts, whichever servers wrote them, or lets its images begin in the parts
 // (a fork).
 // Comes from: the Admin service at the home, the Peer service elsewhere. Goes to: JobMaker,
@@ -10,19 +10,19 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "server/operator/desk_parts.h"
+#include "server/operator/directory_parts.h"
 #include "server/operator/job_maker.h"
 #include "server/operator/share_maker.h"
 
 namespace ballast::server {
 
-class RestoreDesk final : public RestoreApi {
+class Restorer final : public RestoreApi {
  public:
   using Done = std::function<void(absl::StatusOr<RestoredJob>)>;
   using ShareDone = std::function<void(absl::StatusOr<std::string>)>;
 
   // Both outlive the object.
-  RestoreDesk(const DeskParts& parts, JobMaker* maker, ShareMaker* shares)
+  Restorer(const DirectoryParts& parts, JobMaker* maker, ShareMaker* shares)
       : parts_(parts), maker_(maker), shares_(shares) {}
 
   void RestoreSnapshot(RestoreCall call, Done done) override;
@@ -37,7 +37,7 @@ class RestoreDesk final : public RestoreApi {
   absl::Status CopyStates(const SnapshotManifest& manifest, const JobPlan& from,
                           const JobPlan& plan, ShareMaker::Filling filling);
 
-  const DeskParts parts_;
+  const DirectoryParts parts_;
   JobMaker* const maker_;
   ShareMaker* const shares_;
 };

@@ -1,4 +1,4 @@
-#include "server/operator/snapshot_desk.h"
+#include "server/operator/snapshotter.h"
 
 #include <algorithm>
 #include <chrono>
@@ -25,7 +25,7 @@ bool MayBeTriedAgain(const absl::Status& why) {
 
 // --- Taking one ---------------------------------------------------------------------------------
 
-void SnapshotDesk::CreateSnapshot(SnapshotRequest request, Done done) {
+void Snapshotter::CreateSnapshot(SnapshotRequest request, Done done) {
   parts_.strand->Post([this, request = std::move(request), done = std::move(done)] {
     absl::Status status = parts_.files->CheckHome();
     if (status.ok()) status = CheckSnapshotName(request.name);
@@ -33,11 +33,11 @@ void SnapshotDesk::CreateSnapshot(SnapshotRequest request, Done done) {
   });
 }
 
-void SnapshotDesk::TakePassing(const QualifiedName& job, const Done& done) {
+void Snapshotter::TakePassing(const QualifiedName& job, const Done& done) {
   Take({.job = job, .name = std::string(kPassingSnapshotName)}, kTries, done);
 }
 
-void SnapshotDesk::Take(const SnapshotRequest& request, int tries, const Done& done) {
+void Snapshotter::Take(const SnapshotRequest& request, int tries, const Done& done) {
   if (const absl::Status status = parts_.files->CheckHome(); !status.ok()) return done(status);
   const absl::StatusOr<JobPlan> plan = parts_.names->WholeJob(request.job);
   if (!plan.ok()) return done(plan.status());
@@ -59,7 +59,7 @@ void SnapshotDesk::Take(const SnapshotRequest& request, int tries, const Done& d
 
 // --- Those there are ----------------------------------------------------------------------------
 
-void SnapshotDesk::ListSnapshots(SnapshotFilter filter, ListDone done) {
+void Snapshotter::ListSnapshots(SnapshotFilter filter, ListDone done) {
   parts_.strand->Post([this, filter = std::move(filter), done = std::move(done)] {
     if (const absl::Status status = parts_.files->CheckHome(); !status.ok()) return done(status);
     parts_.work->Run(
@@ -67,7 +67,7 @@ void SnapshotDesk::ListSnapshots(SnapshotFilter filter, ListDone done) {
   });
 }
 
-absl::StatusOr<std::vector<SnapshotInfo>> SnapshotDesk::ListFiles(
+absl::StatusOr<std::vector<SnapshotInfo>> Snapshotter::ListFiles(
     const SnapshotFilter& filter) const {
   std::vector<std::string> tenants = {filter.tenant.value_or("")};
   if (!filter.tenant.has_value()) {
@@ -88,7 +88,7 @@ absl::StatusOr<std::vector<SnapshotInfo>> SnapshotDesk::ListFiles(
   return infos;
 }
 
-void SnapshotDesk::Apply(const SnapshotRequest& request, const Use& use, const Done& done) {
+void Snapshotter::Apply(const SnapshotRequest& request, const Use& use, const Done& done) {
   if (const absl::Status status = parts_.files->CheckHome(); !status.ok()) return done(status);
   const auto carry = [=, this](const Halt& halt) -> absl::StatusOr<SnapshotInfo> {
     BALLAST_ASSIGN_OR_RETURN(
@@ -100,7 +100,7 @@ void SnapshotDesk::Apply(const SnapshotRequest& request, const Use& use, const D
   parts_.work->CarryOut(kSnapshotThread, {}, carry, done);
 }
 
-void SnapshotDesk::VerifySnapshot(SnapshotRequest request, Done done) {
+void Snapshotter::VerifySnapshot(SnapshotRequest request, Done done) {
   const auto verify = [this](const SnapshotManifest& manifest, const Halt& halt) -> absl::Status {
     BALLAST_ASSIGN_OR_RETURN(const JobPlan plan, parts_.files->PlanOf(manifest));
     return parts_.files->store(manifest.tenant).Verify(manifest, plan, [&] {
@@ -110,7 +110,7 @@ void SnapshotDesk::VerifySnapshot(SnapshotRequest request, Done done) {
   parts_.strand->Post([=, this] { Apply(request, verify, done); });
 }
 
-void SnapshotDesk::DeleteSnapshot(SnapshotRequest request, Done done) {
+void Snapshotter::DeleteSnapshot(SnapshotRequest request, Done done) {
   const auto remove = [this](const SnapshotManifest& manifest, const Halt&) {
     return parts_.files->Remove(manifest.tenant, manifest.id);
   };

@@ -1,4 +1,4 @@
-// JobsDesk: jobs as operators see them. At every server: their status. At the home: durable jobs
+// JobAdmin: jobs as operators see them. At every server: their status. At the home: durable jobs
 // listed, and removed from every disk. A job is removed at the peers first and at the home last, so
 // that it stays listed, and can be deleted again, until nothing of it is left anywhere.
 // Comes from: the Admin service. Goes to: LocalJobs, the peers.
@@ -13,17 +13,18 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/jobs/memory_book.h"
-#include "server/operator/desk_parts.h"
+#include "server/operator/directory_parts.h"
 #include "server/operator/operator_calls.h"
 
 namespace ballast::server {
 
-class JobsDesk final : public JobsApi {
+class JobAdmin final : public JobsApi {
  public:
   using Done = std::function<void(absl::Status)>;
 
   // `memory` outlives the object.
-  JobsDesk(const DeskParts& parts, const MemoryBook* memory) : parts_(parts), memory_(memory) {}
+  JobAdmin(const DirectoryParts& parts, const MemoryBook* memory)
+      : parts_(parts), memory_(memory) {}
 
   void Status(std::function<void(std::vector<JobStatus>)> done) override;
   ServerLoad Load() const override;
@@ -41,7 +42,7 @@ class JobsDesk final : public JobsApi {
                     const Done& done);
   void DeleteAtAll(const JobPlan& plan, const Done& done);
 
-  const DeskParts parts_;
+  const DirectoryParts parts_;
   const MemoryBook* const memory_;
 };
 

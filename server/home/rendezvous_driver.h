@@ -1,7 +1,6 @@
-// RendezvousDesk drives the rendezvous of the jobs of which this server is the home: it feeds each
-// job's RendezvousFsm with calls, epochs and times, and answers the calls.
-// Comes from: HomeJobs. Goes to: common/rendezvous, the callers. Thread safety: on the directory's
-// strand.
+// RendezvousDriver drives the rendezvous of the jobs of which this server is the home: it feeds
+// each job's RendezvousFsm with calls, epochs and times, and answers the calls. Comes from:
+// HomeJobs. Goes to: common/rendezvous, the callers. Thread safety: on the directory's strand.
 #pragma once
 
 #include <chrono>
@@ -18,7 +17,7 @@
 
 namespace ballast::server {
 
-class RendezvousDesk {
+class RendezvousDriver {
  public:
   // What home jobs share: both outlive it. `lease`: of every seat.
   struct House {
@@ -27,7 +26,7 @@ class RendezvousDesk {
     std::chrono::nanoseconds lease{0};
   };
   // `homes` outlives it, too.
-  RendezvousDesk(const House& house, const HomeTable* homes)
+  RendezvousDriver(const House& house, const HomeTable* homes)
       : clock_(house.clock), strand_(house.strand), lease_(house.lease), homes_(homes) {}
 
   // A call of a trainer. Errors: RendezvousFsm::OnCall's; NOT_FOUND UNKNOWN_JOB.

@@ -1,4 +1,4 @@
-// ExportDesk: a job's weights and optimizer state as safetensors files, or as a universal
+// Exporter: a job's weights and optimizer state as safetensors files, or as a universal
 // checkpoint. Every server writes a shard of whole tensors out of a snapshot, whichever servers
 // took it. For an export of the present state the home takes a snapshot for the duration of the
 // export. An export is complete once its last file exists. The home writes it after all shards, so
@@ -15,18 +15,18 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "server/operator/desk_parts.h"
+#include "server/operator/directory_parts.h"
 #include "server/operator/export_book.h"
-#include "server/operator/snapshot_desk.h"
+#include "server/operator/snapshotter.h"
 
 namespace ballast::server {
 
-class ExportDesk final : public ExportApi {
+class Exporter final : public ExportApi {
  public:
   using Done = std::function<void(absl::StatusOr<ExportInfo>)>;
 
   // `snapshots` outlives the object. `isa`: of the conversions.
-  ExportDesk(const DeskParts& parts, SnapshotDesk* snapshots, simd::Isa isa)
+  Exporter(const DirectoryParts& parts, Snapshotter* snapshots, simd::Isa isa)
       : parts_(parts), snapshots_(snapshots), isa_(isa), book_(parts.self, parts.files) {}
 
   void Export(ExportCall call, Done done) override;
@@ -70,8 +70,8 @@ class ExportDesk final : public ExportApi {
   absl::Status WriteShard(const ExportPart& part, const SnapshotManifest& manifest,
                           const JobPlan& plan, const ExportShard& shard, const Halt& halt);
 
-  const DeskParts parts_;
-  SnapshotDesk* const snapshots_;
+  const DirectoryParts parts_;
+  Snapshotter* const snapshots_;
   const simd::Isa isa_;
   ExportBook book_;
 };
