@@ -127,7 +127,7 @@ void Directory::PeerLost(uint32_t server, const std::string& why) {
     // A home that comes back may have come without its data directory.
     if (server == self_.home().id) rolls_.Begin();
     for (const auto& engine : jobs_.Engines()) engine->PeerLost(server, why);
-    if (server == self_.home().id) work_.HaltAll(self_.HomeLost(why));
+    if (server == self_.home().id) work_.CancelAll(self_.HomeLost(why));
   });
 }
 

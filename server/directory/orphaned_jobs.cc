@@ -9,7 +9,7 @@
 #include "common/base/log.h"
 #include "common/base/reason.h"
 #include "server/jobs/durable.h"
-#include "server/jobs/gather.h"
+#include "server/jobs/when_all.h"
 
 namespace ballast::server {
 namespace {
@@ -67,30 +67,31 @@ void OrphanedJobs::Ask(const Done& done) {
 }
 
 void OrphanedJobs::LetRest(const std::vector<uint64_t>& rest, const Told& told, const Done& done) {
-  const auto gather = std::make_shared<Gather>(rest.size(), done);
+  const auto answers = std::make_shared<WhenAll>(rest.size(), done);
   for (const uint64_t job : rest) {
     const auto asked = told.find(job);
     if (parts_.jobs->Find(job) == nullptr || asked == told.end()) {
-      gather->Add(absl::OkStatus());
+      answers->Add(absl::OkStatus());
     } else {
-      LetOneRest(job, asked->second, gather);
+      LetOneRest(job, asked->second, answers);
     }
   }
 }
 
-void OrphanedJobs::LetOneRest(uint64_t job, uint64_t told, const std::shared_ptr<Gather>& gather) {
+void OrphanedJobs::LetOneRest(uint64_t job, uint64_t told,
+                              const std::shared_ptr<WhenAll>& answers) {
   const std::shared_ptr<RoundEngine> engine = parts_.jobs->Find(job);
   parts_.jobs->Ask(engine, [=, this](const JobStatus& status) {
     const LocalJobs::Job* const local = parts_.jobs->Get(job);
     const bool same = local != nullptr && !local->ended && local->told == told;
-    if (!same || status.open_streams != 0) return gather->Add(absl::OkStatus());
+    if (!same || status.open_streams != 0) return answers->Add(absl::OkStatus());
     engine->Fail(MissedHere(status.name));
     // After the engine's end. No trainer is left to read the ended job's state, which would
     // otherwise stay for a while.
     parts_.jobs->Ask(engine, [=, this](const JobStatus&) {
       const LocalJobs::Job* const ended = parts_.jobs->Get(job);
       if (ended != nullptr && ended->ended) parts_.jobs->Drop(job);
-      gather->Add(absl::OkStatus());
+      answers->Add(absl::OkStatus());
     });
   });
 }

@@ -40,7 +40,7 @@ class OrphanedJobs {
 
   void LetRest(const std::vector<uint64_t>& rest, const Told& told, const Done& done);
   // Ends the job, unless the home has woken it since it was asked, or a trainer is here.
-  void LetOneRest(uint64_t job, uint64_t told, const std::shared_ptr<Gather>& gather);
+  void LetOneRest(uint64_t job, uint64_t told, const std::shared_ptr<WhenAll>& answers);
   absl::Status MissedHere(const std::string& name) const;
 
   const DirectoryParts parts_;

@@ -9,7 +9,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
-#include "server/jobs/gather.h"
+#include "server/jobs/when_all.h"
 
 namespace ballast::server {
 namespace {
@@ -56,14 +56,14 @@ void RollCall::Begin() {
     const auto engine = parts_.jobs->Find(id);
     if (engine != nullptr && job.plan.epoch.epoch == 1) young.push_back(engine);
   }
-  const auto gather = std::make_shared<Gather>(
+  const auto answers = std::make_shared<WhenAll>(
       young.size(), [this, roll](const absl::Status&) { Ask(std::move(*roll)); });
   for (const auto& engine : young) {
-    parts_.jobs->Ask(engine, [roll, gather](const JobStatus& status) {
+    parts_.jobs->Ask(engine, [roll, answers](const JobStatus& status) {
       for (RolledJob& job : roll->jobs) {
         if (job.job == status.job) job.begun = status.round > 1;
       }
-      gather->Add(absl::OkStatus());
+      answers->Add(absl::OkStatus());
     });
   }
 }

@@ -340,7 +340,7 @@ absl::Status LocalJobs::Forget(uint64_t job) {
 
 void LocalJobs::DropJob(uint64_t job, Done done) {
   parts_.strand->Run([this, job, done = std::move(done)] {
-    if (parts_.work->HaltMaking(job, [this, job, done] { DropJob(job, done); })) return;
+    if (parts_.work->CancelMaking(job, [this, job, done] { DropJob(job, done); })) return;
     const std::shared_ptr<RoundEngine> engine = Find(job);
     if (engine == nullptr || !Runs(job) || !IsDurable(Get(job)->plan)) return done(Forget(job));
     engine->Fail(JobDeleted(Get(job)->plan));

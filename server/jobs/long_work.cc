@@ -44,16 +44,16 @@ void LongWork::Begin(Thread thread, const OrderRef& order) {
   for (const OrderRef& other : orders_) {
     if (order->making.job == 0 || other->making.job == 0) continue;
     if (other->making.name != order->making.name) continue;
-    other->halt.Call(absl::AbortedError(absl::StrCat("job \"", order->making.name.name,
-                                                     "\" is being made anew, by a later order")));
+    other->cancel.Call(absl::AbortedError(absl::StrCat("job \"", order->making.name.name,
+                                                       "\" is being made anew, by a later order")));
     other->then.push_back([this, thread, order] { Begin(thread, order); });
     return;
   }
-  if (self_->stopping()) order->halt.Call(self_->ShuttingDown());
+  if (self_->stopping()) order->cancel.Call(self_->ShuttingDown());
   ++under_way_;
   orders_.push_back(order);
   RunOn(thread, [this, order]() -> std::function<void()> {
-    return [this, order, then = order->run(order->halt)] {
+    return [this, order, then = order->run(order->cancel)] {
       EndOrder(order);
       then();
       EndUnderWay();
@@ -66,14 +66,14 @@ void LongWork::EndOrder(const OrderRef& order) {
   for (const auto& then : std::exchange(order->then, {})) then();
 }
 
-void LongWork::HaltAll(const absl::Status& why) {
-  for (const OrderRef& order : orders_) order->halt.Call(why);
+void LongWork::CancelAll(const absl::Status& why) {
+  for (const OrderRef& order : orders_) order->cancel.Call(why);
 }
 
-bool LongWork::HaltMaking(uint64_t job, const std::function<void()>& then) {
+bool LongWork::CancelMaking(uint64_t job, const std::function<void()>& then) {
   for (const OrderRef& order : orders_) {
     if (order->making.job != job) continue;
-    order->halt.Call(
+    order->cancel.Call(
         absl::AbortedError(absl::StrCat("job ", JobIdText(job), " was dropped by its home")));
     order->then.push_back(then);
     return true;
@@ -83,12 +83,12 @@ bool LongWork::HaltMaking(uint64_t job, const std::function<void()>& then) {
 
 // --- At other servers ---------------------------------------------------------------------------
 
-std::shared_ptr<Gather> LongWork::GatherPeers(size_t count,
-                                              std::function<void(absl::Status)> done) {
-  auto gather = std::make_shared<Gather>(count, std::move(done));
+std::shared_ptr<WhenAll> LongWork::WhenAllPeers(size_t count,
+                                                std::function<void(absl::Status)> done) {
+  auto answers = std::make_shared<WhenAll>(count, std::move(done));
   std::erase_if(waits_for_peers_, [](const auto& one) { return one.expired(); });
-  waits_for_peers_.push_back(gather);
-  return gather;
+  waits_for_peers_.push_back(answers);
+  return answers;
 }
 
 void LongWork::Tell(uint32_t server, const AtServer& order,
@@ -130,9 +130,9 @@ void LongWork::EndUnderWay() {
 }
 
 void LongWork::Stop(const absl::Status& why, std::function<void()> done) {
-  HaltAll(why);
+  CancelAll(why);
   for (const auto& one : std::exchange(waits_for_peers_, {})) {
-    if (const auto gather = one.lock(); gather != nullptr) gather->GiveUp(why);
+    if (const auto answers = one.lock(); answers != nullptr) answers->GiveUp(why);
   }
   when_idle_ = std::move(done);
   if (under_way_ == 0) std::exchange(when_idle_, nullptr)();

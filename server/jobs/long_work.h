@@ -20,10 +20,10 @@
 #include "common/text/qualified_name.h"
 #include "common/threads/executor.h"
 #include "common/threads/executor_source.h"
-#include "server/jobs/gather.h"
-#include "server/jobs/halt.h"
+#include "server/jobs/cancel_token.h"
 #include "server/jobs/owner_strand.h"
 #include "server/jobs/this_server.h"
+#include "server/jobs/when_all.h"
 #include "server/jobs/works.h"
 
 namespace ballast::server {
@@ -61,25 +61,25 @@ class LongWork {
   // As Run, for a task whose error is only logged.
   void RunAndLog(Thread thread, std::function<absl::Status()> task);
 
-  // As Run for orders of the home; Stop waits for its end. `carry` asks its Halt between two
+  // As Run for orders of the home; Stop waits for its end. `carry` asks its CancelToken between two
   // extents. A task that makes a job halts an earlier one for a job of the same name, and begins
   // after its end.
   template <typename Carry, typename Then>
   void CarryOut(Thread thread, Making making, Carry carry, Then then) {
     const auto order = std::make_shared<Order>();
     order->making = std::move(making);
-    order->run = [carry = std::move(carry), then = std::move(then)](const Halt& halt) {
-      return [then, result = carry(halt)] { then(result); };
+    order->run = [carry = std::move(carry), then = std::move(then)](const CancelToken& cancel) {
+      return [then, result = carry(cancel)] { then(result); };
     };
     Begin(thread, order);
   }
   // Halts all that CarryOut has begun.
-  void HaltAll(const absl::Status& why);
+  void CancelAll(const absl::Status& why);
   // Whether the job is being made here. If so, halts the task; `then` runs after its end.
-  bool HaltMaking(uint64_t job, const std::function<void()>& then);
+  bool CancelMaking(uint64_t job, const std::function<void()>& then);
 
-  // A Gather that Stop gives up.
-  std::shared_ptr<Gather> GatherPeers(size_t count, std::function<void(absl::Status)> done);
+  // A WhenAll that Stop gives up.
+  std::shared_ptr<WhenAll> WhenAllPeers(size_t count, std::function<void(absl::Status)> done);
   // Gives `order` to another server. Repeats it while that server starts, for half a minute, and
   // when that server took it for an order of this server's last process, whose end it had only just
   // noticed. `done` runs on any thread.
@@ -110,8 +110,8 @@ class LongWork {
  private:
   struct Order {
     Making making;
-    Halt halt;
-    std::function<std::function<void()>(const Halt&)> run;
+    CancelToken cancel;
+    std::function<std::function<void()>(const CancelToken&)> run;
     std::vector<std::function<void()>> then;  // on the strand, when it has ended
   };
   using OrderRef = std::shared_ptr<Order>;
@@ -127,7 +127,7 @@ class LongWork {
   OwnerStrand* const strand_;
   const Clock* const clock_;
   std::vector<OrderRef> orders_;
-  std::vector<std::weak_ptr<Gather>> waits_for_peers_;
+  std::vector<std::weak_ptr<WhenAll>> waits_for_peers_;
   int under_way_ = 0;
   std::function<void()> when_idle_;  // of Stop
   Works works_;

@@ -149,7 +149,7 @@ void Exporter::WriteAtAll(const WritingRef& writing) {
   const auto shards = static_cast<uint32_t>(writing->shards.size());
   ExportOptions options = OptionsOf(writing->call);
   options.shards = shards;
-  const auto gather = parts_.work->GatherPeers(
+  const auto answers = parts_.work->WhenAllPeers(
       shards,
       parts_.strand->Bind([this, writing](const absl::Status& written) { End(writing, written); }));
   BALLAST_LOG(INFO, LogField("run", writing->call.job))
@@ -157,15 +157,15 @@ void Exporter::WriteAtAll(const WritingRef& writing) {
   for (uint32_t shard = 0; shard < shards; ++shard) {
     const ExportPart part{writing->manifest.id, writing->call.name, options, shard,
                           writing->call.tenant};
-    WriteAt(parts_.self->config().servers[shard].id, part, gather);  // The first is the home.
+    WriteAt(parts_.self->config().servers[shard].id, part, answers);  // The first is the home.
   }
 }
 
 void Exporter::WriteAt(uint32_t server, const ExportPart& part,
-                       const std::shared_ptr<Gather>& gather) {
-  const auto add = [gather, server, name = part.name](const absl::Status& status) {
+                       const std::shared_ptr<WhenAll>& answers) {
+  const auto add = [answers, server, name = part.name](const absl::Status& status) {
     const std::string what = absl::StrCat("wrote its files of export ", Quoted(name));
-    gather->Add(LongWork::SaidBy(server, what, status));
+    answers->Add(LongWork::SaidBy(server, what, status));
   };
   if (server == parts_.self->id()) return ExportShare(part, add);
   const auto order = [peers = parts_.peers, part](uint32_t to, const auto& end) {
@@ -218,12 +218,13 @@ void Exporter::ExportShare(ExportPart part, std::function<void(absl::Status)> do
   parts_.strand->Run([this, part = std::move(part), done = std::move(done)] {
     if (const absl::Status status = parts_.files->Check(); !status.ok()) return done(status);
     parts_.work->CarryOut(
-        kExportThread, {}, [this, part](const Halt& halt) { return WriteFiles(part, halt); }, done);
+        kExportThread, {},
+        [this, part](const CancelToken& cancel) { return WriteFiles(part, cancel); }, done);
   });
 }
 
-absl::Status Exporter::WriteFiles(const ExportPart& part, const Halt& halt) {
-  BALLAST_RETURN_IF_ERROR(halt.status());
+absl::Status Exporter::WriteFiles(const ExportPart& part, const CancelToken& cancel) {
+  BALLAST_RETURN_IF_ERROR(cancel.status());
   BALLAST_RETURN_IF_ERROR(CheckSnapshotName(part.name));
   BALLAST_ASSIGN_OR_RETURN(const SnapshotManifest manifest,
                            parts_.files->Shared(part.tenant, part.snapshot));
@@ -234,11 +235,12 @@ absl::Status Exporter::WriteFiles(const ExportPart& part, const Halt& halt) {
     return absl::InvalidArgumentError(
         absl::StrCat("an export of ", shards.size(), " shards has no shard ", part.shard));
   }
-  return WriteShard(part, manifest, plan, shards[part.shard], halt);
+  return WriteShard(part, manifest, plan, shards[part.shard], cancel);
 }
 
 absl::Status Exporter::WriteShard(const ExportPart& part, const SnapshotManifest& manifest,
-                                  const JobPlan& plan, const ExportShard& shard, const Halt& halt) {
+                                  const JobPlan& plan, const ExportShard& shard,
+                                  const CancelToken& cancel) {
   BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
   BALLAST_ASSIGN_OR_RETURN(
       const std::unique_ptr<SnapshotReader> states,
@@ -251,7 +253,7 @@ absl::Status Exporter::WriteShard(const ExportPart& part, const SnapshotManifest
   source.read = [&](uint32_t extent, void* image) { return states->Read(extent, image); };
   source.tensor_step = StepsOf(manifest, plan.spec);
   source.isa = isa_;
-  source.go_on = [&] { return halt.status(); };
+  source.go_on = [&] { return cancel.status(); };
   source.progress = [&](uint64_t written) { work->done_bytes += written; };
   BALLAST_FAILPOINT_RETURN("export.before_files");
   const Exports exports = parts_.files->exports(part.tenant);

@@ -58,7 +58,7 @@ class Exporter final : public ExportApi {
   absl::Status CheckRoom(const ExportCall& call, const JobPlan& plan) const;
   absl::StatusOr<WritingRef> Begin(const ExportCall& call, uint64_t id);
   void WriteAtAll(const WritingRef& writing);
-  void WriteAt(uint32_t server, const ExportPart& part, const std::shared_ptr<Gather>& gather);
+  void WriteAt(uint32_t server, const ExportPart& part, const std::shared_ptr<WhenAll>& answers);
   // Whole, or gone.
   void End(const WritingRef& writing, const absl::Status& written);
   // What Commit will write.
@@ -66,9 +66,9 @@ class Exporter final : public ExportApi {
   static UniversalMoment MomentOf(const Writing& writing);
   absl::Status Commit(const Writing& writing) const;
   absl::Status EndFiles(const Writing& writing, const absl::Status& written);
-  absl::Status WriteFiles(const ExportPart& part, const Halt& halt);
+  absl::Status WriteFiles(const ExportPart& part, const CancelToken& cancel);
   absl::Status WriteShard(const ExportPart& part, const SnapshotManifest& manifest,
-                          const JobPlan& plan, const ExportShard& shard, const Halt& halt);
+                          const JobPlan& plan, const ExportShard& shard, const CancelToken& cancel);
 
   const DirectoryParts parts_;
   Snapshotter* const snapshots_;

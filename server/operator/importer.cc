@@ -141,13 +141,13 @@ void Importer::ImportJob(ImportOrder order, ShareDone done) {
     if (const absl::Status status = parts_.files->Check(); !status.ok()) return done(status);
     parts_.work->CarryOut(
         kImportThread, {order.plan.job, order.plan.name()},
-        [this, order](const Halt& halt) { return MakeFiles(order, halt); }, done);
+        [this, order](const CancelToken& cancel) { return MakeFiles(order, cancel); }, done);
   });
 }
 
-absl::Status Importer::MakeFiles(const ImportOrder& order, const Halt& halt) {
+absl::Status Importer::MakeFiles(const ImportOrder& order, const CancelToken& cancel) {
   const JobPlan& plan = order.plan;
-  BALLAST_RETURN_IF_ERROR(halt.status());
+  BALLAST_RETURN_IF_ERROR(cancel.status());
   BALLAST_RETURN_IF_ERROR(CheckSnapshotName(order.from));
   const Exports exports = parts_.files->exports(plan.tenant);
   const std::string directory = exports.Directory(order.from);
@@ -171,7 +171,7 @@ absl::Status Importer::MakeFiles(const ImportOrder& order, const Halt& halt) {
   return shares_->Make(plan, [&](JobStorage* storage) -> absl::Status {
     BALLAST_FAILPOINT_RETURN("import.before_state");
     BALLAST_RETURN_IF_ERROR(shares_->Fill(
-        {"import", storage->images(), source->scratch_bytes(), &halt}, plan, layout, read));
+        {"import", storage->images(), source->scratch_bytes(), &cancel}, plan, layout, read));
     const auto [prepared, decision] = RoundBefore(manifest, plan, *source, parts_.self->id());
     BALLAST_RETURN_IF_ERROR(storage->log()->Seed(prepared, decision));
     BALLAST_FAILPOINT_RETURN("import.after_state");

@@ -35,7 +35,7 @@ class Importer final : public ImportApi {
   };
   absl::StatusOr<Ready> Prepare(const ImportCall& call) const;
   void MakeAtAll(const Ready& ready, const Done& done);
-  absl::Status MakeFiles(const ImportOrder& order, const Halt& halt);
+  absl::Status MakeFiles(const ImportOrder& order, const CancelToken& cancel);
 
   const DirectoryParts parts_;
   JobMaker* const maker_;

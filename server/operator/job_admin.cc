@@ -74,7 +74,7 @@ void JobAdmin::Collect(const std::function<void(std::vector<JobStatus>)>& done) 
     MutexLock lock(&collected->mu);
     collected->jobs.push_back(StatusOf(*damaged));
   }
-  const auto gather = std::make_shared<Gather>(engines.size(), [collected, done](absl::Status) {
+  const auto answers = std::make_shared<WhenAll>(engines.size(), [collected, done](absl::Status) {
     MutexLock lock(&collected->mu);
     std::sort(collected->jobs.begin(), collected->jobs.end(),
               [](const JobStatus& a, const JobStatus& b) {
@@ -83,12 +83,12 @@ void JobAdmin::Collect(const std::function<void(std::vector<JobStatus>)>& done) 
     done(collected->jobs);
   });
   for (const auto& engine : engines) {
-    engine->Status([collected, gather](JobStatus job) {
+    engine->Status([collected, answers](JobStatus job) {
       {
         MutexLock lock(&collected->mu);
         collected->jobs.push_back(std::move(job));
       }
-      gather->Add(absl::OkStatus());
+      answers->Add(absl::OkStatus());
     });
   }
 }
@@ -129,15 +129,15 @@ void JobAdmin::List(const std::function<void(absl::StatusOr<DurableJobs>)>& done
     });
     done(*listed);
   };
-  const auto gather = std::make_shared<Gather>(running.size(), finish);
+  const auto answers = std::make_shared<WhenAll>(running.size(), finish);
   for (const auto& engine : running) {
-    parts_.jobs->Ask(engine, [listed, gather](const JobStatus& status) {
+    parts_.jobs->Ask(engine, [listed, answers](const JobStatus& status) {
       for (DurableJob& job : *listed) {
         if (job.job != status.job) continue;
         job.round = status.round;
         job.open_streams = status.open_streams;
       }
-      gather->Add(absl::OkStatus());
+      answers->Add(absl::OkStatus());
     });
   }
 }
@@ -208,10 +208,10 @@ void JobAdmin::DeleteAtAll(const JobPlan& plan, const Done& done) {
   };
   std::vector<ServerAddress> peers = ServersOf(parts_.self->config(), plan);
   std::erase_if(peers, [this](const ServerAddress& peer) { return peer.id == parts_.self->id(); });
-  const auto gather = std::make_shared<Gather>(peers.size(), parts_.strand->Bind(others));
+  const auto answers = std::make_shared<WhenAll>(peers.size(), parts_.strand->Bind(others));
   for (const ServerAddress& peer : peers) {
     parts_.peers->DropJob(peer.id, plan.job,
-                          [gather](const absl::Status& status) { gather->Add(status); });
+                          [answers](const absl::Status& status) { answers->Add(status); });
   }
 }
 

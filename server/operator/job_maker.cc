@@ -89,13 +89,13 @@ void JobMaker::Make(const JobPlan& plan, const LongWork::AtServer& at_server, co
   const auto others = [=, this](const absl::Status& status) {
     status.ok() ? at_server(parts_.self->id(), end) : end(status);
   };
-  const auto gather =
-      parts_.work->GatherPeers(plan.servers.size() - 1, parts_.strand->Bind(others));
+  const auto answers =
+      parts_.work->WhenAllPeers(plan.servers.size() - 1, parts_.strand->Bind(others));
   for (const uint32_t server : plan.servers) {
     if (server == parts_.self->id()) continue;
-    const auto add = [gather, server, name = plan.spec.name](const absl::Status& status) {
+    const auto add = [answers, server, name = plan.spec.name](const absl::Status& status) {
       const std::string what = absl::StrCat("made its share of job ", Quoted(name));
-      gather->Add(LongWork::SaidBy(server, what, status));
+      answers->Add(LongWork::SaidBy(server, what, status));
     };
     parts_.work->Tell(server, at_server, add);
   }
@@ -127,13 +127,13 @@ void JobMaker::StartRecovered() {
 void JobMaker::DropOrdered(uint64_t job) {
   if (parts_.self->stopping()) return;
   const auto& servers = parts_.self->config().servers;
-  const auto gather = std::make_shared<Gather>(
+  const auto answers = std::make_shared<WhenAll>(
       servers.size() - 1,
       parts_.strand->Bind([this, job](const absl::Status& status) { OnDropped(job, status); }));
   for (const ServerAddress& server : servers) {
     if (server.id == parts_.self->id()) continue;
     parts_.peers->DropJob(server.id, job,
-                          [gather](const absl::Status& status) { gather->Add(status); });
+                          [answers](const absl::Status& status) { answers->Add(status); });
   }
 }
 

@@ -83,13 +83,14 @@ void Restorer::RestoreJob(RestoreOrder order, ShareDone done) {
     if (const absl::Status status = parts_.files->Check(); !status.ok()) return done(status);
     parts_.work->CarryOut(
         kRestoreThread, {order.plan.job, order.plan.name()},
-        [this, order](const Halt& halt) { return MakeFiles(order, halt); }, done);
+        [this, order](const CancelToken& cancel) { return MakeFiles(order, cancel); }, done);
   });
 }
 
-absl::StatusOr<std::string> Restorer::MakeFiles(const RestoreOrder& order, const Halt& halt) {
+absl::StatusOr<std::string> Restorer::MakeFiles(const RestoreOrder& order,
+                                                const CancelToken& cancel) {
   const JobPlan& plan = order.plan;
-  BALLAST_RETURN_IF_ERROR(halt.status());
+  BALLAST_RETURN_IF_ERROR(cancel.status());
   BALLAST_ASSIGN_OR_RETURN(const SnapshotManifest manifest,
                            parts_.files->Shared(plan.tenant, order.snapshot));
   BALLAST_ASSIGN_OR_RETURN(const JobPlan from, parts_.files->PlanOf(manifest));
@@ -104,7 +105,7 @@ absl::StatusOr<std::string> Restorer::MakeFiles(const RestoreOrder& order, const
       if (absl::IsUnimplemented(status)) copied = CopiedBecause(parts_.self->id(), plan, status);
     }
     if (absl::IsUnimplemented(status)) {
-      status = CopyStates(manifest, from, plan, {"restore", storage->images(), 0, &halt});
+      status = CopyStates(manifest, from, plan, {"restore", storage->images(), 0, &cancel});
     }
     BALLAST_RETURN_IF_ERROR(status);
     BALLAST_RETURN_IF_ERROR(

@@ -32,7 +32,7 @@ class Restorer final : public RestoreApi {
  private:
   absl::StatusOr<RestoreOrder> OrderOf(const RestoreCall& call) const;
   void MakeAtAll(const RestoreOrder& order, const Done& done);
-  absl::StatusOr<std::string> MakeFiles(const RestoreOrder& order, const Halt& halt);
+  absl::StatusOr<std::string> MakeFiles(const RestoreOrder& order, const CancelToken& cancel);
   // Copies the states from the parts of `from` to `images`.
   absl::Status CopyStates(const SnapshotManifest& manifest, const JobPlan& from,
                           const JobPlan& plan, ShareMaker::Filling filling);

@@ -43,7 +43,7 @@ absl::Status ShareMaker::Fill(const Filling& filling, const JobPlan& plan, const
   const auto fill = [&](size_t i, const Arena& memory) -> absl::Status {
     const uint32_t extent = owned[i].extent;
     const uint64_t payload = ImageFile::PayloadBytes(owned[i]);
-    BALLAST_RETURN_IF_ERROR(filling.halt->status());
+    BALLAST_RETURN_IF_ERROR(filling.cancel->status());
     BALLAST_RETURN_IF_ERROR(read(extent, memory.data(), memory.data() + image_bytes));
     std::memset(memory.data() + payload, 0, ImageFile::BufferBytes(owned[i]) - payload);
     BALLAST_RETURN_IF_ERROR(filling.images->Write(extent, plan.resting_round, memory.data()));

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "server/jobs/halt.h"
+#include "server/jobs/cancel_token.h"
 #include "server/jobs/job_store.h"
 #include "server/jobs/this_server.h"
 #include "server/jobs/works.h"
@@ -24,7 +24,7 @@ class ShareMaker {
     std::string kind;  // of the Work
     ImageFile* images = nullptr;
     size_t scratch_bytes = 0;
-    const Halt* halt = nullptr;  // asked before each extent; its error is the answer
+    const CancelToken* cancel = nullptr;  // asked before each extent; its error is the answer
   };
 
   // All outlive the object.

@@ -35,13 +35,13 @@ absl::Status SnapshotTaking::Begin() {
 void SnapshotTaking::AtAll(SnapshotCall::Step step, std::function<void(absl::Status)> then) {
   const SnapshotCall call{step, order_.plan.job, id_, round_, order_.plan.tenant};
   const auto self = shared_from_this();
-  const auto gather =
-      std::make_shared<Gather>(order_.plan.servers.size(), parts_.strand->Bind(std::move(then)));
-  const auto add = [self, step, gather](const absl::StatusOr<SnapshotAnswer>& answer) {
+  const auto answers =
+      std::make_shared<WhenAll>(order_.plan.servers.size(), parts_.strand->Bind(std::move(then)));
+  const auto add = [self, step, answers](const absl::StatusOr<SnapshotAnswer>& answer) {
     if (answer.ok() && step == SnapshotCall::Step::kHold) {
       self->round_ = std::max(self->round_, answer->round);
     }
-    gather->Add(answer.status());
+    answers->Add(answer.status());
   };
   const auto here = [self, add](const absl::StatusOr<SnapshotAnswer>& answer) {
     if (answer.ok()) self->before_ = answer->before;

@@ -90,28 +90,29 @@ absl::StatusOr<std::vector<SnapshotInfo>> Snapshotter::ListFiles(
 
 void Snapshotter::Apply(const SnapshotRequest& request, const Use& use, const Done& done) {
   if (const absl::Status status = parts_.files->CheckHome(); !status.ok()) return done(status);
-  const auto carry = [=, this](const Halt& halt) -> absl::StatusOr<SnapshotInfo> {
+  const auto carry = [=, this](const CancelToken& cancel) -> absl::StatusOr<SnapshotInfo> {
     BALLAST_ASSIGN_OR_RETURN(
         const auto manifest,
         parts_.files->store(request.job.tenant).Find(request.job.name, request.name));
-    BALLAST_RETURN_IF_ERROR(use(manifest, halt));
+    BALLAST_RETURN_IF_ERROR(use(manifest, cancel));
     return parts_.files->InfoOf(manifest);
   };
   parts_.work->CarryOut(kSnapshotThread, {}, carry, done);
 }
 
 void Snapshotter::VerifySnapshot(SnapshotRequest request, Done done) {
-  const auto verify = [this](const SnapshotManifest& manifest, const Halt& halt) -> absl::Status {
+  const auto verify = [this](const SnapshotManifest& manifest,
+                             const CancelToken& cancel) -> absl::Status {
     BALLAST_ASSIGN_OR_RETURN(const JobPlan plan, parts_.files->PlanOf(manifest));
     return parts_.files->store(manifest.tenant).Verify(manifest, plan, [&] {
-      return halt.status();
+      return cancel.status();
     });
   };
   parts_.strand->Post([=, this] { Apply(request, verify, done); });
 }
 
 void Snapshotter::DeleteSnapshot(SnapshotRequest request, Done done) {
-  const auto remove = [this](const SnapshotManifest& manifest, const Halt&) {
+  const auto remove = [this](const SnapshotManifest& manifest, const CancelToken&) {
     return parts_.files->Remove(manifest.tenant, manifest.id);
   };
   parts_.strand->Post([=, this] { Apply(request, remove, done); });

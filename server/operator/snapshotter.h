@@ -32,7 +32,7 @@ class Snapshotter final : public SnapshotApi {
   void TakePassing(const QualifiedName& job, const Done& done);
 
  private:
-  using Use = std::function<absl::Status(const SnapshotManifest&, const Halt&)>;
+  using Use = std::function<absl::Status(const SnapshotManifest&, const CancelToken&)>;
 
   // `tries` are left, this one included.
   void Take(const SnapshotRequest& request, int tries, const Done& done);

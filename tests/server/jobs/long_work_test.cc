@@ -87,10 +87,10 @@ class LongWorkTest : public testing::Test {
     OnStrand([&] {
       owner_->work.CarryOut(
           Thread::kExchange, std::move(making),
-          [this](const Halt& halt) {
+          [this](const CancelToken& cancel) {
             diary_.Write("begins");
-            while (halt.status().ok()) std::this_thread::yield();
-            return halt.status();
+            while (cancel.status().ok()) std::this_thread::yield();
+            return cancel.status();
           },
           [this](const absl::Status& status) { diary_.Write(std::string(status.message())); });
     });
@@ -116,7 +116,8 @@ TEST_F(LongWorkTest, ALaterOrderForTheSameNameBeginsWhenTheFirstHasEnded) {
   CarryOutUntilHalted({5, {.name = "job"}});
   OnStrand([&] {
     owner_->work.CarryOut(
-        Thread::kSnapshots, {6, {.name = "job"}}, [](const Halt& halt) { return halt.status(); },
+        Thread::kSnapshots, {6, {.name = "job"}},
+        [](const CancelToken& cancel) { return cancel.status(); },
         [&](const absl::Status& status) { diary_.Write(status.ok() ? "second" : "halted"); });
   });
   const std::vector<std::string> entries = diary_.WaitFor(3);
@@ -127,8 +128,8 @@ TEST_F(LongWorkTest, ALaterOrderForTheSameNameBeginsWhenTheFirstHasEnded) {
 TEST_F(LongWorkTest, AMakingThatIsHaltedRunsWhatWaitsForIt) {
   CarryOutUntilHalted({5, {.name = "job"}});
   OnStrand([&] {
-    EXPECT_FALSE(owner_->work.HaltMaking(6, [] {}));
-    EXPECT_TRUE(owner_->work.HaltMaking(5, [&] { diary_.Write("dropped"); }));
+    EXPECT_FALSE(owner_->work.CancelMaking(6, [] {}));
+    EXPECT_TRUE(owner_->work.CancelMaking(5, [&] { diary_.Write("dropped"); }));
   });
   const std::vector<std::string> entries = diary_.WaitFor(3);
   EXPECT_EQ(entries[1], "dropped");
@@ -137,9 +138,9 @@ TEST_F(LongWorkTest, AMakingThatIsHaltedRunsWhatWaitsForIt) {
 
 TEST_F(LongWorkTest, StopHaltsOrdersGivesUpWaitsAndAnswersWhenNothingIsUnderWay) {
   CarryOutUntilHalted({});
-  std::shared_ptr<Gather> gather;
+  std::shared_ptr<WhenAll> answers;
   OnStrand([&] {
-    gather = owner_->work.GatherPeers(2, [&](const absl::Status& status) {
+    answers = owner_->work.WhenAllPeers(2, [&](const absl::Status& status) {
       diary_.Write(ReasonOf(status) == Reason::kShuttingDown ? "given up" : "answered");
     });
     owner_->self.Stop();
@@ -149,8 +150,8 @@ TEST_F(LongWorkTest, StopHaltsOrdersGivesUpWaitsAndAnswersWhenNothingIsUnderWay)
   EXPECT_EQ(entries[1], "given up");
   EXPECT_EQ(entries[2], "server 1 is shutting down");
   EXPECT_EQ(entries[3], "idle");
-  gather->Add(absl::OkStatus());  // Too late.
-  gather->Add(absl::OkStatus());
+  answers->Add(absl::OkStatus());  // Too late.
+  answers->Add(absl::OkStatus());
   EXPECT_EQ(diary_.WaitFor(4).size(), 4u);
 }
 
@@ -178,11 +179,11 @@ TEST_F(LongWorkTest, AResultIsDroppedWhenTheOwnerIsGone) {
 
 TEST(GatherTest, TheFirstErrorIsTheAnswer) {
   std::vector<absl::Status> answers;
-  Gather gather(3, [&](const absl::Status& status) { answers.push_back(status); });
-  gather.Add(absl::OkStatus());
-  gather.Add(absl::AbortedError("first"));
+  WhenAll answers(3, [&](const absl::Status& status) { answers.push_back(status); });
+  answers.Add(absl::OkStatus());
+  answers.Add(absl::AbortedError("first"));
   EXPECT_TRUE(answers.empty());
-  gather.Add(absl::InternalError("second"));
+  answers.Add(absl::InternalError("second"));
   EXPECT_EQ(answers, std::vector<absl::Status>{absl::AbortedError("first")});
 }
 

@@ -1,4 +1,4 @@
-// Gather: runs a completion once after a number of calls, with the first error.
+// WhenAll: runs a completion once after a number of calls, with the first error.
 // Comes from: the parts of Directory, which ask several servers. Thread safety: thread-safe.
 #pragma once
 
@@ -12,10 +12,10 @@
 
 namespace ballast::server {
 
-class Gather {
+class WhenAll {
  public:
   // `done` runs on the thread of the last Add; at once when `count` is 0.
-  Gather(size_t count, std::function<void(absl::Status)> done)
+  WhenAll(size_t count, std::function<void(absl::Status)> done)
       : left_(count), done_(std::move(done)) {
     if (count == 0) done_(absl::OkStatus());
   }

@@ -1,4 +1,4 @@
-// Halt: cancels work on other threads, with a reason.
+// CancelToken: cancels work on other threads, with a reason.
 // Comes from: LongWork (the server stops, the home is lost, or the job is dropped). Goes to:
 // exports, imports, restores and verifications, which ask between two extents.
 // Thread safety: thread-safe.
@@ -12,7 +12,7 @@
 
 namespace ballast::server {
 
-class Halt {
+class CancelToken {
  public:
   // The work is to end with `why`, an error. The first call counts.
   void Call(const absl::Status& why) {
