@@ -55,8 +55,8 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   ServerMetrics* const metrics_;  // may be null
   OwnerStrand strand_;
   MemoryBook memory_;
-  LongWork work_;
-  RestingHolds holds_;
+  BackgroundTasks work_;
+  RestingJobFiles holds_;
   DamagedJobs damaged_;
   SnapshotFiles files_;
   RestingJobs resting_;

@@ -1,5 +1,5 @@
 // CancelToken: cancels work on other threads, with a reason.
-// Comes from: LongWork (the server stops, the home is lost, or the job is dropped). Goes to:
+// Comes from: BackgroundTasks (the server stops, the home is lost, or the job is dropped). Goes to:
 // exports, imports, restores and verifications, which ask between two extents.
 // Thread safety: thread-safe.
 #pragma once

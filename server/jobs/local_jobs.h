@@ -19,14 +19,14 @@
 #include "absl/status/statusor.h"
 #include "common/base/sync.h"
 #include "server/engine/round_engine.h"
+#include "server/jobs/background_tasks.h"
 #include "server/jobs/damaged_jobs.h"
 #include "server/jobs/job_lookup.h"
 #include "server/jobs/job_store.h"
-#include "server/jobs/long_work.h"
 #include "server/jobs/memory_book.h"
 #include "server/jobs/owner_strand.h"
 #include "server/jobs/peer_calls.h"
-#include "server/jobs/resting_holds.h"
+#include "server/jobs/resting_job_files.h"
 #include "server/jobs/this_server.h"
 
 namespace ballast::server {
@@ -72,8 +72,8 @@ class LocalJobs final : public LocalShares {
     const ThisServer* self = nullptr;
     OwnerStrand* strand = nullptr;
     MemoryBook* memory = nullptr;
-    LongWork* work = nullptr;
-    RestingHolds* holds = nullptr;
+    BackgroundTasks* work = nullptr;
+    RestingJobFiles* holds = nullptr;
     DamagedJobs* damaged = nullptr;
     JobStore* store = nullptr;
     Listener* listener = nullptr;

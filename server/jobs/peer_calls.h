@@ -106,7 +106,7 @@ class SnapshotShareApi {
  public:
   virtual ~SnapshotShareApi() = default;
   // A release always succeeds. Errors: those of RoundEngine::HoldState and CaptureState, of
-  // RestingHolds and of SnapshotStore; NOT_FOUND UNKNOWN_JOB.
+  // RestingJobFiles and of SnapshotStore; NOT_FOUND UNKNOWN_JOB.
   virtual void Snapshot(SnapshotCall call,
                         std::function<void(absl::StatusOr<SnapshotAnswer>)> done) = 0;
 };

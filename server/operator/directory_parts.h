@@ -6,8 +6,8 @@
 #include "common/metrics/metrics.h"
 #include "server/home/home_table.h"
 #include "server/home/job_names.h"
+#include "server/jobs/background_tasks.h"
 #include "server/jobs/local_jobs.h"
-#include "server/jobs/long_work.h"
 #include "server/jobs/owner_strand.h"
 #include "server/jobs/peer_calls.h"
 #include "server/jobs/resting_jobs.h"
@@ -20,7 +20,7 @@ namespace ballast::server {
 struct DirectoryParts {
   const ThisServer* self = nullptr;
   OwnerStrand* strand = nullptr;
-  LongWork* work = nullptr;
+  BackgroundTasks* work = nullptr;
   LocalJobs* jobs = nullptr;
   DamagedJobs* damaged = nullptr;
   const HomeTable* homes = nullptr;

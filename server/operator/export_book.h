@@ -5,8 +5,8 @@
 // until a start, or the next export of the same name, removes them. The next export does so only if
 // the removal got as far as its rename; otherwise it is refused, as the name exists.
 // Comes from: Exporter. Goes to: Exports, Quotas.
-// Thread safety: on the thread of LongWork for exports, and Count before that; every call blocks on
-// the disk.
+// Thread safety: on the thread of BackgroundTasks for exports, and Count before that; every call
+// blocks on the disk.
 #pragma once
 
 #include <cstdint>

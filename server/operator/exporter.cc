@@ -15,7 +15,7 @@
 namespace ballast::server {
 namespace {
 
-constexpr LongWork::Thread kExportThread = LongWork::Thread::kExchange;
+constexpr BackgroundTasks::Thread kExportThread = BackgroundTasks::Thread::kExchange;
 
 // The error when an operator has deleted the snapshot meanwhile; else `status`.
 absl::Status DeletedMeanwhile(const SnapshotStore& store, const ExportCall& call,
@@ -96,7 +96,7 @@ void Exporter::ExportPresent(const ExportCall& call, const Done& done) {
         if (!removed.ok()) BALLAST_LOG(WARN, LogField("run", call.job)) << removed;
         done(info);
       };
-      parts_.work->Run(LongWork::Thread::kSnapshots, remove, end);
+      parts_.work->Run(BackgroundTasks::Thread::kSnapshots, remove, end);
     });
   };
   snapshots_->TakePassing({call.tenant, call.job}, taken);
@@ -165,7 +165,7 @@ void Exporter::WriteAt(uint32_t server, const ExportPart& part,
                        const std::shared_ptr<WhenAll>& answers) {
   const auto add = [answers, server, name = part.name](const absl::Status& status) {
     const std::string what = absl::StrCat("wrote its files of export ", Quoted(name));
-    answers->Add(LongWork::SaidBy(server, what, status));
+    answers->Add(BackgroundTasks::SaidBy(server, what, status));
   };
   if (server == parts_.self->id()) return ExportShare(part, add);
   const auto order = [peers = parts_.peers, part](uint32_t to, const auto& end) {

@@ -13,7 +13,7 @@
 namespace ballast::server {
 namespace {
 
-constexpr LongWork::Thread kImportThread = LongWork::Thread::kExchange;
+constexpr BackgroundTasks::Thread kImportThread = BackgroundTasks::Thread::kExchange;
 constexpr uint64_t kRoundsMax = uint64_t{1} << 48;
 constexpr uint32_t kEpochsMax = 1u << 30;
 

@@ -83,7 +83,8 @@ absl::Status JobMaker::MarkOrdered(const JobPlan& plan) const {
   return parts_.store->MarkOrdered(plan.job);
 }
 
-void JobMaker::Make(const JobPlan& plan, const LongWork::AtServer& at_server, const Done& done) {
+void JobMaker::Make(const JobPlan& plan, const BackgroundTasks::AtServer& at_server,
+                    const Done& done) {
   const auto end = [=, this](const absl::Status& status) { OnMade(plan, status, done); };
   if (parts_.self->stopping()) return end(parts_.self->ShuttingDown());
   const auto others = [=, this](const absl::Status& status) {
@@ -95,7 +96,7 @@ void JobMaker::Make(const JobPlan& plan, const LongWork::AtServer& at_server, co
     if (server == parts_.self->id()) continue;
     const auto add = [answers, server, name = plan.spec.name](const absl::Status& status) {
       const std::string what = absl::StrCat("made its share of job ", Quoted(name));
-      answers->Add(LongWork::SaidBy(server, what, status));
+      answers->Add(BackgroundTasks::SaidBy(server, what, status));
     };
     parts_.work->Tell(server, at_server, add);
   }
@@ -143,7 +144,7 @@ void JobMaker::OnDropped(uint64_t job, const absl::Status& status) {
 }
 
 void JobMaker::ClearOrdered(uint64_t job) {
-  parts_.work->RunAndLog(LongWork::Thread::kSnapshots,
+  parts_.work->RunAndLog(BackgroundTasks::Thread::kSnapshots,
                          [store = parts_.store, job] { return store->ClearOrdered(job); });
 }
 

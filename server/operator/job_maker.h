@@ -39,7 +39,7 @@ class JobMaker {
   absl::Status MarkOrdered(const JobPlan& plan) const;
   // Orders the job's shares with `at_server`, at the others and then here. Its name was taken, and
   // is given back when `done` runs.
-  void Make(const JobPlan& plan, const LongWork::AtServer& at_server, const Done& done);
+  void Make(const JobPlan& plan, const BackgroundTasks::AtServer& at_server, const Done& done);
 
   // Finds the jobs that the last process of this server ordered and did not make. Blocks on the
   // disk; called once, before anything else. Errors as JobStore::OrderedOnly.

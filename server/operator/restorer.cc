@@ -12,7 +12,7 @@
 namespace ballast::server {
 namespace {
 
-constexpr LongWork::Thread kRestoreThread = LongWork::Thread::kSnapshots;
+constexpr BackgroundTasks::Thread kRestoreThread = BackgroundTasks::Thread::kSnapshots;
 
 // A server's vote on the round before the new job's first.
 PreparedRecord VoteOf(const SnapshotManifest& manifest, const JobPlan& plan, uint32_t self) {

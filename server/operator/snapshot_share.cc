@@ -10,7 +10,7 @@
 namespace ballast::server {
 namespace {
 
-constexpr LongWork::Thread kShareThread = LongWork::Thread::kSnapshots;
+constexpr BackgroundTasks::Thread kShareThread = BackgroundTasks::Thread::kSnapshots;
 
 }  // namespace
 

@@ -1,8 +1,8 @@
 // SnapshotShare: the part of this server in the snapshots that a home takes. A running job's state
 // on disk is held, which takes no time, and then written to the part while rounds continue. A
-// resting job's files are read (resting_holds.h).
+// resting job's files are read (resting_job_files.h).
 // Comes from: SnapshotTaking at the home, the Peer service elsewhere. Goes to: RoundEngine,
-// RestingHolds, SnapshotStore. Thread safety: SnapshotShareApi from any thread; owned by the
+// RestingJobFiles, SnapshotStore. Thread safety: SnapshotShareApi from any thread; owned by the
 // directory's strand.
 #pragma once
 
@@ -11,7 +11,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "server/jobs/resting_holds.h"
+#include "server/jobs/resting_job_files.h"
 #include "server/operator/directory_parts.h"
 
 namespace ballast::server {
@@ -21,7 +21,8 @@ class SnapshotShare final : public SnapshotShareApi {
   using Done = std::function<void(absl::StatusOr<SnapshotAnswer>)>;
 
   // `holds` outlives the object.
-  SnapshotShare(const DirectoryParts& parts, RestingHolds* holds) : parts_(parts), holds_(holds) {}
+  SnapshotShare(const DirectoryParts& parts, RestingJobFiles* holds)
+      : parts_(parts), holds_(holds) {}
 
   // On the strand, begins at once.
   void Snapshot(SnapshotCall call, Done done) override;
@@ -38,7 +39,7 @@ class SnapshotShare final : public SnapshotShareApi {
                       const Layout& layout, uint64_t round) const;
 
   const DirectoryParts parts_;
-  RestingHolds* const holds_;
+  RestingJobFiles* const holds_;
 };
 
 }  // namespace ballast::server

@@ -11,7 +11,7 @@
 namespace ballast::server {
 namespace {
 
-constexpr LongWork::Thread kTakingThread = LongWork::Thread::kSnapshots;
+constexpr BackgroundTasks::Thread kTakingThread = BackgroundTasks::Thread::kSnapshots;
 
 }  // namespace
 

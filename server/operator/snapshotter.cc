@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kTries = 3;
 constexpr std::chrono::seconds kRetryDelay(1);
-constexpr LongWork::Thread kSnapshotThread = LongWork::Thread::kSnapshots;
+constexpr BackgroundTasks::Thread kSnapshotThread = BackgroundTasks::Thread::kSnapshots;
 
 // Whether another try may succeed: rounds wanted the room, or the job came to rest meanwhile.
 bool MayBeTriedAgain(const absl::Status& why) {

@@ -1,4 +1,4 @@
-#include "server/jobs/resting_holds.h"
+#include "server/jobs/resting_job_files.h"
 
 #include <utility>
 
@@ -17,18 +17,18 @@ absl::Status GivenUp(uint64_t job) {
 
 }  // namespace
 
-void RestingHolds::Hold(uint64_t job, uint64_t snapshot, const HoldDone& done) {
+void RestingJobFiles::Hold(uint64_t job, uint64_t snapshot, const HoldDone& done) {
   if (!Release(job)) return done(GivenUp(job));  // Of an earlier snapshot.
   const auto cancelled = std::make_shared<std::atomic<bool>>(false);
   holds_[job] = {snapshot, cancelled};
   const auto open = [this, job, cancelled] {
     return *cancelled ? Opened(GivenUp(job)) : Open(job);
   };
-  work_->Run(LongWork::Thread::kSnapshots, open,
+  work_->Run(BackgroundTasks::Thread::kSnapshots, open,
              [this, job, done](const Opened& state) { OnOpened(job, state, done); });
 }
 
-RestingHolds::Opened RestingHolds::Open(uint64_t job) const {
+RestingJobFiles::Opened RestingJobFiles::Open(uint64_t job) const {
   absl::StatusOr<JobPlan> plan = store_->Find(job);
   if (absl::IsNotFound(plan.status())) return self_->NoDurableJob(job);
   BALLAST_RETURN_IF_ERROR(plan.status());
@@ -36,7 +36,7 @@ RestingHolds::Opened RestingHolds::Open(uint64_t job) const {
   return RestingState::Open(*plan, self_->id(), std::move(storage), isa_);
 }
 
-void RestingHolds::OnOpened(uint64_t job, const Opened& state, const HoldDone& done) {
+void RestingJobFiles::OnOpened(uint64_t job, const Opened& state, const HoldDone& done) {
   Held& held = holds_[job];
   held.busy = false;
   held.state = state.ok() ? *state : nullptr;
@@ -45,8 +45,8 @@ void RestingHolds::OnOpened(uint64_t job, const Opened& state, const HoldDone& d
   done(state.ok() ? GivenUp(job) : state.status());
 }
 
-void RestingHolds::Take(uint64_t job, uint64_t snapshot, const Capture& capture,
-                        const CaptureDone& done) {
+void RestingJobFiles::Take(uint64_t job, uint64_t snapshot, const Capture& capture,
+                           const CaptureDone& done) {
   const auto found = holds_.find(job);
   if (found == holds_.end() || found->second.snapshot != snapshot || found->second.busy) {
     return done(GivenUp(job));
@@ -58,14 +58,14 @@ void RestingHolds::Take(uint64_t job, uint64_t snapshot, const Capture& capture,
     state = nullptr;  // The files are closed before the answer.
     return end;
   };
-  work_->Run(LongWork::Thread::kSnapshots, std::move(take),
+  work_->Run(BackgroundTasks::Thread::kSnapshots, std::move(take),
              [this, job, done](const absl::StatusOr<CapturedRound>& end) {
                holds_.erase(job);
                done(end);
              });
 }
 
-bool RestingHolds::Release(uint64_t job) {
+bool RestingJobFiles::Release(uint64_t job) {
   const auto found = holds_.find(job);
   if (found == holds_.end()) return true;
   *found->second.cancelled = true;
@@ -74,7 +74,7 @@ bool RestingHolds::Release(uint64_t job) {
   return true;
 }
 
-absl::Status RestingHolds::LetGo(const JobPlan& plan) {
+absl::Status RestingJobFiles::LetGo(const JobPlan& plan) {
   if (Release(plan.job)) return absl::OkStatus();
   return ReasonedError(absl::StatusCode::kUnavailable, Reason::kRecovering,
                        absl::StrCat("server ", self_->id(), " gives up a snapshot of job \"",
@@ -82,7 +82,7 @@ absl::Status RestingHolds::LetGo(const JobPlan& plan) {
                        {.job = plan.spec.name, .server = static_cast<int>(self_->id())});
 }
 
-void RestingHolds::CancelAll() {
+void RestingJobFiles::CancelAll() {
   for (auto& [job, held] : holds_) *held.cancelled = true;
 }
 

@@ -1,5 +1,5 @@
 // The parts of the directory that need no cluster: the memory book, and work on other threads.
-#include "server/jobs/long_work.h"
+#include "server/jobs/background_tasks.h"
 
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@
 namespace ballast::server {
 namespace {
 
-using Thread = LongWork::Thread;
+using Thread = BackgroundTasks::Thread;
 
 // Past events, in order; a test waits for a number of entries.
 class Diary {
@@ -56,13 +56,13 @@ class Owner {
 
   ThisServer self;
   OwnerStrand strand;
-  LongWork work;
+  BackgroundTasks work;
 };
 
-class LongWorkTest : public testing::Test {
+class BackgroundTasksTest : public testing::Test {
  protected:
-  LongWorkTest() { owner_->strand.SetOwner(owner_); }
-  ~LongWorkTest() override {
+  BackgroundTasksTest() { owner_->strand.SetOwner(owner_); }
+  ~BackgroundTasksTest() override {
     owner_.reset();
     executor_.Shutdown();
   }
@@ -83,7 +83,7 @@ class LongWorkTest : public testing::Test {
     done.WaitFor(1);
   }
   // Work that waits until it is halted.
-  void CarryOutUntilHalted(LongWork::Making making) {
+  void CarryOutUntilHalted(BackgroundTasks::Making making) {
     OnStrand([&] {
       owner_->work.CarryOut(
           Thread::kExchange, std::move(making),
@@ -102,7 +102,7 @@ class LongWorkTest : public testing::Test {
   std::shared_ptr<Owner> owner_ = std::make_shared<Owner>(Config(), &executor_);
 };
 
-TEST_F(LongWorkTest, ATaskRunsOnItsThreadAndItsResultComesToTheStrand) {
+TEST_F(BackgroundTasksTest, ATaskRunsOnItsThreadAndItsResultComesToTheStrand) {
   const auto test_thread = std::this_thread::get_id();
   OnStrand([&] {
     owner_->work.Run(
@@ -112,7 +112,7 @@ TEST_F(LongWorkTest, ATaskRunsOnItsThreadAndItsResultComesToTheStrand) {
   EXPECT_EQ(diary_.WaitFor(1)[0], "7");
 }
 
-TEST_F(LongWorkTest, ALaterOrderForTheSameNameBeginsWhenTheFirstHasEnded) {
+TEST_F(BackgroundTasksTest, ALaterOrderForTheSameNameBeginsWhenTheFirstHasEnded) {
   CarryOutUntilHalted({5, {.name = "job"}});
   OnStrand([&] {
     owner_->work.CarryOut(
@@ -125,7 +125,7 @@ TEST_F(LongWorkTest, ALaterOrderForTheSameNameBeginsWhenTheFirstHasEnded) {
   EXPECT_EQ(entries[2], "second");
 }
 
-TEST_F(LongWorkTest, AMakingThatIsHaltedRunsWhatWaitsForIt) {
+TEST_F(BackgroundTasksTest, AMakingThatIsHaltedRunsWhatWaitsForIt) {
   CarryOutUntilHalted({5, {.name = "job"}});
   OnStrand([&] {
     EXPECT_FALSE(owner_->work.CancelMaking(6, [] {}));
@@ -136,7 +136,7 @@ TEST_F(LongWorkTest, AMakingThatIsHaltedRunsWhatWaitsForIt) {
   EXPECT_NE(entries[2].find("was dropped by its home"), std::string::npos);
 }
 
-TEST_F(LongWorkTest, StopHaltsOrdersGivesUpWaitsAndAnswersWhenNothingIsUnderWay) {
+TEST_F(BackgroundTasksTest, StopHaltsOrdersGivesUpWaitsAndAnswersWhenNothingIsUnderWay) {
   CarryOutUntilHalted({});
   std::shared_ptr<WhenAll> answers;
   OnStrand([&] {
@@ -155,7 +155,7 @@ TEST_F(LongWorkTest, StopHaltsOrdersGivesUpWaitsAndAnswersWhenNothingIsUnderWay)
   EXPECT_EQ(diary_.WaitFor(4).size(), 4u);
 }
 
-TEST_F(LongWorkTest, AResultIsDroppedWhenTheOwnerIsGone) {
+TEST_F(BackgroundTasksTest, AResultIsDroppedWhenTheOwnerIsGone) {
   std::atomic<bool> go{false};
   OnStrand([&] {
     owner_->work.Run(

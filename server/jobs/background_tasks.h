@@ -1,9 +1,9 @@
-// LongWork: long tasks, which must not hold up the directory's strand: tasks on the two threads for
-// the disk, and orders to other servers. An order ends early when this server stops, when it loses
-// the home, or when a later order makes a job of the same name.
-// Comes from: the desks (snapshots, restores, exports, imports). Goes to: JobStore, SnapshotStore,
-// Exports on these threads, and the peers.
-// Thread safety: owned by the directory's strand, apart from works(), which is thread-safe.
+// BackgroundTasks: long tasks, which must not hold up the directory's strand: tasks on the two
+// threads for the disk, and orders to other servers. An order ends early when this server stops,
+// when it loses the home, or when a later order makes a job of the same name. Comes from: the desks
+// (snapshots, restores, exports, imports). Goes to: JobStore, SnapshotStore, Exports on these
+// threads, and the peers. Thread safety: owned by the directory's strand, apart from works(), which
+// is thread-safe.
 #pragma once
 
 #include <chrono>
@@ -28,7 +28,7 @@
 
 namespace ballast::server {
 
-class LongWork {
+class BackgroundTasks {
  public:
   // One thread each: an export must not delay a snapshot.
   enum class Thread : uint8_t { kSnapshots, kExchange };
@@ -48,7 +48,7 @@ class LongWork {
     ExecutorSource* executors = nullptr;  // makes the threads
   };
 
-  explicit LongWork(const Parts& parts);
+  explicit BackgroundTasks(const Parts& parts);
 
   // Runs `task` on the thread, where it may block on the disk, and `then` on the strand with its
   // result. The owner of the strand may be destroyed meanwhile: then `then` does not run.

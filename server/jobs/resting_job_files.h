@@ -1,9 +1,8 @@
-// RestingHolds: open files of resting jobs, for snapshots of them. No engine is needed: the files
-// are opened as they are, and a thread for the disk brings them to the round. The home lets nothing
-// wake such a job meanwhile. A home that was started again has forgotten the snapshot; then its
-// open files are closed.
-// Comes from: SnapshotShare. Goes to: RestingState, the parts of snapshots.
-// Thread safety: owned by the directory's strand.
+// RestingJobFiles: open files of resting jobs, for snapshots of them. No engine is needed: the
+// files are opened as they are, and a thread for the disk brings them to the round. The home lets
+// nothing wake such a job meanwhile. A home that was started again has forgotten the snapshot; then
+// its open files are closed. Comes from: SnapshotShare. Goes to: RestingState, the parts of
+// snapshots. Thread safety: owned by the directory's strand.
 #pragma once
 
 #include <atomic>
@@ -13,14 +12,14 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "server/jobs/background_tasks.h"
 #include "server/jobs/job_store.h"
-#include "server/jobs/long_work.h"
 #include "server/jobs/this_server.h"
 #include "server/recovery/resting_state.h"
 
 namespace ballast::server {
 
-class RestingHolds {
+class RestingJobFiles {
  public:
   using HoldDone = std::function<void(absl::StatusOr<uint64_t> round)>;
   using CaptureDone = std::function<void(absl::StatusOr<CapturedRound>)>;
@@ -29,7 +28,7 @@ class RestingHolds {
                                                               const std::atomic<bool>& cancelled)>;
 
   // All outlive the object; `store` is not null when Hold is called.
-  RestingHolds(const ThisServer* self, JobStore* store, LongWork* work, simd::Isa isa)
+  RestingJobFiles(const ThisServer* self, JobStore* store, BackgroundTasks* work, simd::Isa isa)
       : self_(self), store_(store), work_(work), isa_(isa) {}
 
   // Whether files of the job are open for a snapshot.
@@ -62,7 +61,7 @@ class RestingHolds {
 
   const ThisServer* const self_;
   JobStore* const store_;
-  LongWork* const work_;
+  BackgroundTasks* const work_;
   const simd::Isa isa_;
   std::map<uint64_t, Held> holds_;  // by job
 };

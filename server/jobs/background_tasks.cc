@@ -1,4 +1,4 @@
-#include "server/jobs/long_work.h"
+#include "server/jobs/background_tasks.h"
 
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
@@ -15,7 +15,7 @@ constexpr std::chrono::seconds kStartingWait(30);
 
 }  // namespace
 
-LongWork::LongWork(const Parts& parts)
+BackgroundTasks::BackgroundTasks(const Parts& parts)
     : self_(parts.self),
       strand_(parts.strand),
       clock_(parts.clock),
@@ -24,7 +24,7 @@ LongWork::LongWork(const Parts& parts)
 
 // --- On the threads for the disk ----------------------------------------------------------------
 
-void LongWork::RunOn(Thread thread, std::function<std::function<void()>()> task) {
+void BackgroundTasks::RunOn(Thread thread, std::function<std::function<void()>()> task) {
   Executor* const executor = (thread == Thread::kSnapshots ? snapshots_ : exchange_).get();
   // The thread must not be the last to let go of the owner, which waits for the thread.
   executor->Post([strand = strand_, weak = strand_->owner(), task = std::move(task)]() mutable {
@@ -34,13 +34,13 @@ void LongWork::RunOn(Thread thread, std::function<std::function<void()>()> task)
   });
 }
 
-void LongWork::RunAndLog(Thread thread, std::function<absl::Status()> task) {
+void BackgroundTasks::RunAndLog(Thread thread, std::function<absl::Status()> task) {
   Run(thread, std::move(task), [](const absl::Status& status) {
     if (!status.ok()) BALLAST_LOG(WARN) << status;
   });
 }
 
-void LongWork::Begin(Thread thread, const OrderRef& order) {
+void BackgroundTasks::Begin(Thread thread, const OrderRef& order) {
   for (const OrderRef& other : orders_) {
     if (order->making.job == 0 || other->making.job == 0) continue;
     if (other->making.name != order->making.name) continue;
@@ -61,16 +61,16 @@ void LongWork::Begin(Thread thread, const OrderRef& order) {
   });
 }
 
-void LongWork::EndOrder(const OrderRef& order) {
+void BackgroundTasks::EndOrder(const OrderRef& order) {
   std::erase(orders_, order);
   for (const auto& then : std::exchange(order->then, {})) then();
 }
 
-void LongWork::CancelAll(const absl::Status& why) {
+void BackgroundTasks::CancelAll(const absl::Status& why) {
   for (const OrderRef& order : orders_) order->cancel.Call(why);
 }
 
-bool LongWork::CancelMaking(uint64_t job, const std::function<void()>& then) {
+bool BackgroundTasks::CancelMaking(uint64_t job, const std::function<void()>& then) {
   for (const OrderRef& order : orders_) {
     if (order->making.job != job) continue;
     order->cancel.Call(
@@ -83,21 +83,22 @@ bool LongWork::CancelMaking(uint64_t job, const std::function<void()>& then) {
 
 // --- At other servers ---------------------------------------------------------------------------
 
-std::shared_ptr<WhenAll> LongWork::WhenAllPeers(size_t count,
-                                                std::function<void(absl::Status)> done) {
+std::shared_ptr<WhenAll> BackgroundTasks::WhenAllPeers(size_t count,
+                                                       std::function<void(absl::Status)> done) {
   auto answers = std::make_shared<WhenAll>(count, std::move(done));
   std::erase_if(waits_for_peers_, [](const auto& one) { return one.expired(); });
   waits_for_peers_.push_back(answers);
   return answers;
 }
 
-void LongWork::Tell(uint32_t server, const AtServer& order,
-                    const std::function<void(absl::Status)>& done) {
+void BackgroundTasks::Tell(uint32_t server, const AtServer& order,
+                           const std::function<void(absl::Status)>& done) {
   TryTelling(server, order, clock_->Now() + kStartingWait, done);
 }
 
-void LongWork::TryTelling(uint32_t server, const AtServer& order, std::chrono::nanoseconds until,
-                          const std::function<void(absl::Status)>& done) {
+void BackgroundTasks::TryTelling(uint32_t server, const AtServer& order,
+                                 std::chrono::nanoseconds until,
+                                 const std::function<void(absl::Status)>& done) {
   order(server, [=, this, owner = strand_->owner().lock()](const absl::Status& status) {
     // It took this for an order of this server's last process, whose end it had only just noticed.
     const bool mistaken = ReasonOf(status) == Reason::kServerLost &&
@@ -112,8 +113,8 @@ void LongWork::TryTelling(uint32_t server, const AtServer& order, std::chrono::n
   });
 }
 
-absl::Status LongWork::SaidBy(uint32_t server, const std::string& what,
-                              const absl::Status& status) {
+absl::Status BackgroundTasks::SaidBy(uint32_t server, const std::string& what,
+                                     const absl::Status& status) {
   const bool lost = absl::IsUnavailable(status) || absl::IsCancelled(status);
   if (!lost || ReasonOf(status) != Reason::kUnspecified) return status;
   return ReasonedError(
@@ -125,11 +126,11 @@ absl::Status LongWork::SaidBy(uint32_t server, const std::string& what,
 
 // --- The end ------------------------------------------------------------------------------------
 
-void LongWork::EndUnderWay() {
+void BackgroundTasks::EndUnderWay() {
   if (--under_way_ == 0 && when_idle_) std::exchange(when_idle_, nullptr)();
 }
 
-void LongWork::Stop(const absl::Status& why, std::function<void()> done) {
+void BackgroundTasks::Stop(const absl::Status& why, std::function<void()> done) {
   CancelAll(why);
   for (const auto& one : std::exchange(waits_for_peers_, {})) {
     if (const auto answers = one.lock(); answers != nullptr) answers->GiveUp(why);
@@ -138,7 +139,7 @@ void LongWork::Stop(const absl::Status& why, std::function<void()> done) {
   if (under_way_ == 0) std::exchange(when_idle_, nullptr)();
 }
 
-void LongWork::Join() {
+void BackgroundTasks::Join() {
   snapshots_->Shutdown();
   exchange_->Shutdown();
 }
