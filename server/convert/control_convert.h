@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "ballast/v1/control.pb.h"
-#include "server/jobs/attach_types.h"
+#include "server/jobs/trainer_calls.h"
 
 namespace ballast::server {
 

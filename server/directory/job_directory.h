@@ -12,11 +12,11 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "server/jobs/attach_types.h"
 #include "server/jobs/directory_config.h"
 #include "server/jobs/job_lookup.h"
 #include "server/jobs/job_store.h"
 #include "server/jobs/peer_calls.h"
+#include "server/jobs/trainer_calls.h"
 #include "server/operator/operator_calls.h"
 #include "server/quota/quotas.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "server/jobs/attach_types.h"
+#include "server/jobs/trainer_calls.h"
 
 namespace ballast::server {
 

@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "server/home/epoch_change.h"
-#include "server/jobs/attach_types.h"
+#include "server/jobs/trainer_calls.h"
 #include "server/round/round_types.h"
 
 namespace ballast::server::home {

@@ -18,13 +18,13 @@
 #include "server/home/job_places.h"
 #include "server/home/latest_reports.h"
 #include "server/home/rendezvous_driver.h"
-#include "server/jobs/attach_types.h"
 #include "server/jobs/damaged_jobs.h"
 #include "server/jobs/job_lookup.h"
 #include "server/jobs/owner_strand.h"
 #include "server/jobs/peer_calls.h"
 #include "server/jobs/resting_jobs.h"
 #include "server/jobs/this_server.h"
+#include "server/jobs/trainer_calls.h"
 
 namespace ballast::server {
 

@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "common/job/job_spec.h"
 #include "common/text/qualified_name.h"
-#include "server/jobs/attach_types.h"
+#include "server/jobs/trainer_calls.h"
 #include "server/round/round_types.h"
 
 namespace ballast::server::home {

@@ -12,8 +12,8 @@
 #include "absl/status/statusor.h"
 #include "common/metrics/registry.h"
 #include "server/home/home_job.h"
-#include "server/jobs/attach_types.h"
 #include "server/jobs/directory_config.h"
+#include "server/jobs/trainer_calls.h"
 #include "server/quota/job_share.h"
 #include "server/quota/quotas.h"
 

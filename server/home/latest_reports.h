@@ -13,7 +13,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "common/base/sync.h"
-#include "server/jobs/attach_types.h"
+#include "server/jobs/trainer_calls.h"
 
 namespace ballast::server {
 

@@ -12,8 +12,8 @@
 #include "common/base/clock.h"
 #include "common/rendezvous/rendezvous_fsm.h"
 #include "server/home/home_table.h"
-#include "server/jobs/attach_types.h"
 #include "server/jobs/owner_strand.h"
+#include "server/jobs/trainer_calls.h"
 
 namespace ballast::server {
 

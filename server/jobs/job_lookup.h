@@ -10,8 +10,8 @@
 
 #include "absl/status/status.h"
 #include "server/engine/round_engine.h"
-#include "server/jobs/attach_types.h"
 #include "server/jobs/peer_calls.h"
+#include "server/jobs/trainer_calls.h"
 #include "server/round/no_job.h"
 
 namespace ballast::server {

@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
 #include "server/exchange/exports.h"
-#include "server/jobs/attach_types.h"
+#include "server/jobs/trainer_calls.h"
 #include "server/recovery/capture.h"
 #include "server/round/round_types.h"
 

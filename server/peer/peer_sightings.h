@@ -15,7 +15,7 @@
 #include "ballast/v1/peer.pb.h"
 #include "common/base/clock.h"
 #include "common/base/sync.h"
-#include "server/jobs/attach_types.h"
+#include "server/jobs/trainer_calls.h"
 
 namespace ballast::server {
 
