@@ -1,6 +1,7 @@
 // JobEvents: which part of the directory takes part in an event of a job at this server. At the
 // home the job's HomeJob does, and RestingJobs; elsewhere the home is asked soon, because the job
-// may rest there. Comes from: LocalJobs. Goes to: HomeJobs, RestingJobs, OrphanedJobs, RollCall.
+// may rest there.
+// Comes from: LocalJobs. Goes to: HomeJobs, RestingJobs, OrphanedJobs, RollCall.
 // Thread safety: owned by the directory's strand.
 #pragma once
 

@@ -1,7 +1,7 @@
 // Names and contents of an export's files. Tensors are never cut: each server of the cluster writes
 // a shard of whole tensors, in the job's order, of about as many bytes as the others'.
 // docs/formats/export.md.
-// Comes from: ExportDesk. Goes to: ExportWriter, Exports (indexes). Thread safety: pure functions.
+// Comes from: Exporter. Goes to: ExportWriter, Exports (indexes). Thread safety: pure functions.
 #pragma once
 
 #include <cstdint>

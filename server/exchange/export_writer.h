@@ -1,6 +1,6 @@
 // ExportWriter: writes the files of one shard of an export out of the states of a job's extents,
 // each of which is read once.
-// Comes from: ExportDesk, with the parts of a snapshot. Goes to: SafetensorsWriter.
+// Comes from: Exporter, with the parts of a snapshot. Goes to: SafetensorsWriter.
 // Thread safety: blocks on the disk; on a thread of its own, and threads that it starts.
 #pragma once
 

@@ -13,7 +13,7 @@
 //                                                                     "default"
 //
 // A name is one that CheckSnapshotName takes, so it is a single harmless component of a path.
-// Comes from: ExportDesk and ImportDesk. Goes to: common/io files. Layout: docs/formats/export.md.
+// Comes from: Exporter and Importer. Goes to: common/io files. Layout: docs/formats/export.md.
 // Thread safety: any thread, but one call at a time for an export; every call blocks on the disk.
 #pragma once
 

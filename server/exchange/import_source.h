@@ -1,6 +1,6 @@
 // ImportSource: the contents of an export, as the states of a job's extents. Its files are not
 // trusted: everything is checked before memory is taken for it.
-// Comes from: ImportDesk. Goes to: SafetensorsReader, the images of a new job.
+// Comes from: Importer. Goes to: SafetensorsReader, the images of a new job.
 // Thread safety: immutable after Open; ReadExtent may be called from any thread.
 #pragma once
 

@@ -1,6 +1,6 @@
-// HomeTable: the jobs of which this server is the home, unless they rest: one HomeJob for each
-// name. Comes from: HomeJobs, which drives them. Goes to: the parts that ask about a job. Thread
-// safety: owned by the directory's strand.
+// HomeTable: the jobs of which this server is the home, unless they rest: a HomeJob for each name.
+// Comes from: HomeJobs, which drives them. Goes to: the parts that ask about a job.
+// Thread safety: owned by the directory's strand.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // JobNames: the names of jobs as their home knows them: attaching, running, resting or damaged.
-// Comes from: Directory. Goes to: what operators ask about a job. Thread safety: owned by the
+// Comes from: Directory. Goes to: the calls of operators. Thread safety: owned by the
 // directory's strand.
 #pragma once
 

@@ -1,6 +1,7 @@
 // RendezvousDriver drives the rendezvous of the jobs of which this server is the home: it feeds
-// each job's RendezvousFsm with calls, epochs and times, and answers the calls. Comes from:
-// HomeJobs. Goes to: common/rendezvous, the callers. Thread safety: on the directory's strand.
+// each job's RendezvousFsm with calls, epochs and times, and answers the calls.
+// Comes from: HomeJobs. Goes to: common/rendezvous, the callers.
+// Thread safety: on the directory's strand.
 #pragma once
 
 #include <chrono>

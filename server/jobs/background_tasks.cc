@@ -44,12 +44,12 @@ void BackgroundTasks::Begin(Thread thread, const OrderRef& order) {
   for (const OrderRef& other : orders_) {
     if (order->making.job == 0 || other->making.job == 0) continue;
     if (other->making.name != order->making.name) continue;
-    other->cancel.Call(absl::AbortedError(absl::StrCat("job \"", order->making.name.name,
-                                                       "\" is being made anew, by a later order")));
+    other->cancel.Cancel(absl::AbortedError(absl::StrCat(
+        "job \"", order->making.name.name, "\" is being made anew, by a later order")));
     other->then.push_back([this, thread, order] { Begin(thread, order); });
     return;
   }
-  if (self_->stopping()) order->cancel.Call(self_->ShuttingDown());
+  if (self_->stopping()) order->cancel.Cancel(self_->ShuttingDown());
   ++under_way_;
   orders_.push_back(order);
   RunOn(thread, [this, order]() -> std::function<void()> {
@@ -67,13 +67,13 @@ void BackgroundTasks::EndOrder(const OrderRef& order) {
 }
 
 void BackgroundTasks::CancelAll(const absl::Status& why) {
-  for (const OrderRef& order : orders_) order->cancel.Call(why);
+  for (const OrderRef& order : orders_) order->cancel.Cancel(why);
 }
 
 bool BackgroundTasks::CancelMaking(uint64_t job, const std::function<void()>& then) {
   for (const OrderRef& order : orders_) {
     if (order->making.job != job) continue;
-    order->cancel.Call(
+    order->cancel.Cancel(
         absl::AbortedError(absl::StrCat("job ", JobIdText(job), " was dropped by its home")));
     order->then.push_back(then);
     return true;

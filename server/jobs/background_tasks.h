@@ -1,9 +1,9 @@
 // BackgroundTasks: long tasks, which must not hold up the directory's strand: tasks on the two
 // threads for the disk, and orders to other servers. An order ends early when this server stops,
-// when it loses the home, or when a later order makes a job of the same name. Comes from: the desks
-// (snapshots, restores, exports, imports). Goes to: JobStore, SnapshotStore, Exports on these
-// threads, and the peers. Thread safety: owned by the directory's strand, apart from works(), which
-// is thread-safe.
+// when it loses the home, or when a later order makes a job of the same name.
+// Comes from: snapshots, restores, exports, imports. Goes to: JobStore, SnapshotStore, Exports on
+// these threads, and the peers.
+// Thread safety: owned by the directory's strand, apart from works(), which is thread-safe.
 #pragma once
 
 #include <chrono>

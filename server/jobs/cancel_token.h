@@ -15,21 +15,21 @@ namespace ballast::server {
 class CancelToken {
  public:
   // The work is to end with `why`, an error. The first call counts.
-  void Call(const absl::Status& why) {
+  void Cancel(const absl::Status& why) {
     MutexLock lock(&mu_);
     if (why_.ok()) why_ = why;
-    called_.store(true, std::memory_order_release);
+    cancelled_.store(true, std::memory_order_release);
   }
 
   // OK while the work may continue.
   absl::Status status() const {
-    if (!called_.load(std::memory_order_acquire)) return absl::OkStatus();
+    if (!cancelled_.load(std::memory_order_acquire)) return absl::OkStatus();
     MutexLock lock(&mu_);
     return why_;
   }
 
  private:
-  std::atomic<bool> called_{false};
+  std::atomic<bool> cancelled_{false};
   mutable Mutex mu_;
   absl::Status why_ ABSL_GUARDED_BY(mu_);
 };

@@ -1,7 +1,8 @@
 // JobLookup: a job's engine on this server, by the job's number. LocalShares: this server's share
-// of each job, for the driver of jobs at their home. Comes from: server/service, HomeJobs. Goes to:
-// LocalJobs. Thread safety: every method of JobLookup may be called from any thread; the others of
-// LocalShares on the directory's strand.
+// of each job, for the driver of jobs at their home.
+// Comes from: server/service, HomeJobs. Goes to: LocalJobs.
+// Thread safety: every method of JobLookup may be called from any thread; the others of LocalShares
+// on the directory's strand.
 #pragma once
 
 #include <cstdint>

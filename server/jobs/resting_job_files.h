@@ -1,8 +1,9 @@
 // RestingJobFiles: open files of resting jobs, for snapshots of them. No engine is needed: the
 // files are opened as they are, and a thread for the disk brings them to the round. The home lets
 // nothing wake such a job meanwhile. A home that was started again has forgotten the snapshot; then
-// its open files are closed. Comes from: SnapshotShare. Goes to: RestingState, the parts of
-// snapshots. Thread safety: owned by the directory's strand.
+// its open files are closed.
+// Comes from: SnapshotShare. Goes to: RestingState, the parts of snapshots.
+// Thread safety: owned by the directory's strand.
 #pragma once
 
 #include <atomic>

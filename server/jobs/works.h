@@ -1,5 +1,5 @@
 // Works: progress of long tasks on this server, for waiting operators.
-// Comes from: the desks (snapshots, restores, exports, imports). Goes to: the Admin service.
+// Comes from: snapshots, restores, exports, imports. Goes to: the Admin service.
 // Thread safety: thread-safe.
 #pragma once
 

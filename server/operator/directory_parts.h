@@ -1,6 +1,6 @@
-// Parts shared by the operators' desks. Each desk carries out some of the operators' calls at the
-// home, and this server's share of the same calls when a peer is the home.
-// Comes from: Directory. Thread safety: plain pointers.
+// Parts of the directory that most others use.
+// Comes from: Directory. Goes to: the parts that answer operators, OrphanedJobs, RollCall.
+// Thread safety: plain pointers.
 #pragma once
 
 #include "common/metrics/metrics.h"
@@ -16,7 +16,7 @@
 
 namespace ballast::server {
 
-// All outlive the desks.
+// All outlive the parts that get them.
 struct DirectoryParts {
   const ThisServer* self = nullptr;
   OwnerStrand* strand = nullptr;

@@ -1,7 +1,8 @@
 // Operators' requests and their view of jobs and snapshots, as plain values, and the interfaces
-// that answer them: this server's status anywhere, all else at the home, elsewhere NOT_HOME. Comes
-// from: the Admin service, the Peer service for shares of the same work. Goes to: the desks. Thread
-// safety: plain values; every method may be called from any thread, and callbacks run on the
+// that answer them: this server's status anywhere, all else at the home, elsewhere NOT_HOME.
+// Comes from: the Admin service; of shares of the same work, the Peer service. Goes to: JobAdmin,
+// Snapshotter, Restorer, Exporter, Importer.
+// Thread safety: plain values; every method may be called from any thread, and callbacks run on the
 // directory's strand unless they say otherwise.
 #pragma once
 

@@ -1,4 +1,4 @@
-// SnapshotFiles: the snapshots and exports that this server keeps or reads, as the desks see them.
+// SnapshotFiles: the snapshots and exports that this server keeps or reads.
 // Comes from: Directory. Goes to: SnapshotStore, Exports.
 // Thread safety: immutable, apart from the stores; every call but Check, CheckHome and InfoOf
 // blocks on the disk.

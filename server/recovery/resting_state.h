@@ -1,6 +1,6 @@
 // RestingState: the state of a resting job, read from its files without an engine, for a snapshot.
 // Nothing writes the files meanwhile, so nothing has to be held, and nothing is trimmed.
-// Comes from: RestingHolds. Goes to: JobStorage, CaptureExtents.
+// Comes from: RestingJobFiles. Goes to: JobStorage, CaptureExtents.
 // Thread safety: thread-compatible; every call blocks on the disk.
 #pragma once
 

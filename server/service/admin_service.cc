@@ -144,7 +144,7 @@ void ListSnapshots(const std::shared_ptr<SnapshotApi>& snapshots, const Call& ca
                            });
 }
 
-// Whether the role of the caller allows it what it asks; its role may call the method.
+// Whether the role of the caller allows this request; the method itself is allowed to its role.
 template <typename Request>
 absl::Status CheckRole(const Caller&, const Request&) {
   return absl::OkStatus();

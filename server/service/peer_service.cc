@@ -86,7 +86,7 @@ void Audit(const Call& call, const Message& message) {
   }
 }
 
-// What concerns this server alone is kept from others.
+// Addresses of this server are kept from others.
 template <typename T>
 void HidePlaces(const Call&, T*) {}
 void HidePlaces(const Call& call, SealAnswer* answer) {

@@ -1,6 +1,7 @@
 // The tenant of an operator's or trainer's call: the caller's own, or for an admin the one named in
-// the message. Comes from: admin_service. Goes to: the operators' door. Thread safety: pure
-// functions.
+// the message.
+// Comes from: admin_service. Goes to: the calls of operators.
+// Thread safety: pure functions.
 #pragma once
 
 #include <optional>

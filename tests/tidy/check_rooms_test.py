@@ -63,7 +63,7 @@ class RoomTable(unittest.TestCase):
         ("server/engine/round_driver.cc", '"server/tier/dram_tier.h"'),
         ("server/config/loader.cc", '"ballast/config/v1/server.pb.h"'),
         ("server/config/loader.cc", "<yaml-cpp/yaml.h>"),
-        ("server/service/data_service.cc", '"server/directory/doors.h"'),
+        ("server/service/data_service.cc", '"server/directory/job_directory.h"'),
         ("server/main.cc", '"server/rpc/data_service.h"'),
         ("client/cpp/ballast/client.h", '"ballast/error.h"'),
         ("client/cpp/session/session.cc", '"ballast/v1/control.grpc.pb.h"'),

@@ -266,7 +266,7 @@ void WaitUntilItRests(DurableDirectories* cluster, uint32_t id, uint64_t job) {
   while (!cluster->Record(id, job).resting) Settle(cluster, id);
 }
 
-TEST(MissedEnds, AJobWhoseEndAPeerMissedRestsThereWhenThatPeerHasStarted) {
+TEST(OrphanedJobs, AJobWhoseEndAPeerMissedRestsThereWhenThatPeerHasStarted) {
   DurableDirectories cluster(2);
   const uint64_t job = MakeJob(&cluster);
   FinishAt(&cluster, 0, job);
@@ -278,7 +278,7 @@ TEST(MissedEnds, AJobWhoseEndAPeerMissedRestsThereWhenThatPeerHasStarted) {
   EXPECT_TRUE(next.ok()) << next.status();
 }
 
-TEST(MissedEnds, APeerThatStartsBeforeTheHomeAsksUntilItIsThere) {
+TEST(OrphanedJobs, APeerThatStartsBeforeTheHomeAsksUntilItIsThere) {
   DurableDirectories cluster(2);
   const uint64_t job = MakeJob(&cluster);
   FinishAt(&cluster, 0, job);
@@ -291,7 +291,7 @@ TEST(MissedEnds, APeerThatStartsBeforeTheHomeAsksUntilItIsThere) {
 }
 
 // The last trainer is killed when it has left the home.
-TEST(MissedEnds, AJobThatATrainerLeftAtTheHomeOnlyRestsAtThePeerWhenItsLeaseIsOut) {
+TEST(OrphanedJobs, AJobThatATrainerLeftAtTheHomeOnlyRestsAtThePeerWhenItsLeaseIsOut) {
   DurableDirectories cluster(2, {.lease = std::chrono::milliseconds(20)});
   const uint64_t job = MakeJob(&cluster);
   const std::shared_ptr<RoundEngine> engine = cluster.Engine(1, job);
@@ -307,7 +307,7 @@ TEST(MissedEnds, AJobThatATrainerLeftAtTheHomeOnlyRestsAtThePeerWhenItsLeaseIsOu
 }
 
 // Slot 0 has left the home only; the word of slot 1 is the last that the peer hears.
-TEST(MissedEnds, AJobThatOneTrainerHasLeftEverywhereAndTheOtherAtTheHomeRestsAtThePeer) {
+TEST(OrphanedJobs, AJobThatOneTrainerHasLeftEverywhereAndTheOtherAtTheHomeRestsAtThePeer) {
   DurableDirectories cluster(2);
   const uint64_t job = MakeJob(&cluster);
   const std::shared_ptr<RoundEngine> engine = cluster.Engine(1, job);
@@ -317,7 +317,7 @@ TEST(MissedEnds, AJobThatOneTrainerHasLeftEverywhereAndTheOtherAtTheHomeRestsAtT
   WaitUntilItRests(&cluster, 1, job);
 }
 
-TEST(MissedEnds, AHomeThatHasNoRoomToWakeAJobWakesNobody) {
+TEST(OrphanedJobs, AHomeThatHasNoRoomToWakeAJobWakesNobody) {
   DurableDirectories cluster(2, {.memory_bytes = RoomForOneJob()});
   const uint64_t job = MakeJob(&cluster);
   for (const uint32_t id : {0u, 1u}) FinishAt(&cluster, id, job);
@@ -329,7 +329,7 @@ TEST(MissedEnds, AHomeThatHasNoRoomToWakeAJobWakesNobody) {
   EXPECT_TRUE(cluster.Record(1, job).resting);
 }
 
-TEST(MissedEnds, AServerWithoutRoomIsNamedWithItsAddressByTheHome) {
+TEST(OrphanedJobs, AServerWithoutRoomIsNamedWithItsAddressByTheHome) {
   const std::vector<uint64_t> memory = {uint64_t{1} << 30, 100};
   DurableDirectories cluster(2, {.memory_bytes = memory});
   const absl::Status refused = MakeNext(&cluster, 300);
@@ -338,7 +338,7 @@ TEST(MissedEnds, AServerWithoutRoomIsNamedWithItsAddressByTheHome) {
   EXPECT_THAT(std::string(refused.message()), ::testing::EndsWith(" [server 1 at 127.0.0.1:9001]"));
 }
 
-TEST(MissedEnds, ANewJobGetsTheRoomOfOneThatRestsAtItsHomeUnlessSomebodyIsStillInIt) {
+TEST(OrphanedJobs, ANewJobGetsTheRoomOfOneThatRestsAtItsHomeUnlessSomebodyIsStillInIt) {
   for (const auto& [options, no_room] : RoomsForOneJob()) {
     DurableDirectories cluster(2, options);
     const uint64_t job = MakeJob(&cluster);
@@ -354,7 +354,7 @@ TEST(MissedEnds, ANewJobGetsTheRoomOfOneThatRestsAtItsHomeUnlessSomebodyIsStillI
   }
 }
 
-TEST(MissedEnds, AnAnswerThatIsOlderThanTheJobsWakingEndsNothing) {
+TEST(OrphanedJobs, AnAnswerThatIsOlderThanTheJobsWakingEndsNothing) {
   DurableDirectories cluster(2);
   const uint64_t job = MakeJob(&cluster);
   FinishAt(&cluster, 0, job);
@@ -372,7 +372,7 @@ TEST(MissedEnds, AnAnswerThatIsOlderThanTheJobsWakingEndsNothing) {
   EXPECT_FALSE(cluster.Record(1, job).resting);
 }
 
-TEST(MissedEnds, AHomeWithoutRoomWaitsForItsPeersToSayWhatHasEnded) {
+TEST(OrphanedJobs, AHomeWithoutRoomWaitsForItsPeersToSayWhatHasEnded) {
   for (const auto& [options, no_room] : RoomsForOneJob()) {
     DurableDirectories cluster(2, options);
     const uint64_t job = MakeJob(&cluster);
@@ -397,7 +397,7 @@ TEST(MissedEnds, AHomeWithoutRoomWaitsForItsPeersToSayWhatHasEnded) {
 }
 
 // Nothing that another job gives back would help.
-TEST(MissedEnds, AJobThatItsTenantsQuotaNeverAllowsDoesNotWaitForThem) {
+TEST(OrphanedJobs, AJobThatItsTenantsQuotaNeverAllowsDoesNotWaitForThem) {
   DurableDirectories cluster(2, RoomsForOneJob().back().options);
   const uint64_t job = MakeJob(&cluster);
   FinishAt(&cluster, 1, job);
