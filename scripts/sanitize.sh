@@ -52,12 +52,13 @@ if [ $# -gt 0 ]; then targets=("$@"); fi
 # The test preset's environment, a NAME=value for each line.
 mapfile -t options < <(python3 - "$preset" <<'PYTHON'
 import json
+import os
 import sys
 
 presets = json.load(open("CMakePresets.json", encoding="utf-8"))["testPresets"]
 [preset] = [preset for preset in presets if preset["name"] == sys.argv[1]]
 for name, value in preset["environment"].items():
-    print(f"{name}={value}")
+    print(f"{name}={value.replace('${sourceDir}', os.getcwd())}")
 PYTHON
 )
 
