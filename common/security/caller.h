@@ -1,5 +1,6 @@
 // Caller: the party that makes a call, as the gate has found it.
-// Comes from: the gate. Goes to: the services, the desks. Thread safety: plain values.
+// Comes from: the gate. Goes to: the services, the parts that answer operators. Thread safety:
+// plain values.
 #pragma once
 
 #include <cstdint>

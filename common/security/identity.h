@@ -9,7 +9,7 @@
 //
 // Source: the SPIFFE ID standard, section 2, from which these rules take a part: one URI, a trust
 // domain in lower case, no empty, "." or ".." segment, no query, fragment, port or escape.
-// Comes from: certificates, token files. Goes to: the gate, the desks. Thread safety: pure
+// Comes from: certificates, token files. Goes to: the gate, JobAdmin. Thread safety: pure
 // functions and plain values.
 #pragma once
 

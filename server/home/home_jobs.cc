@@ -85,7 +85,11 @@ void HomeJobs::Seat(const AttachCall& call, const AttachDone& done) {
 // A job that ended lies on disk at every server; the process that asks makes them open it again.
 void HomeJobs::Wake(JobPlan plan, const AttachCall& call, const AttachDone& done) {
   if (call.resume == Resume::kNever) return done(home::NameTaken(call, plan, /*ended=*/true));
-  if (const absl::Status held = parts_.resting->CheckFree(plan); !held.ok()) return done(held);
+  // A job that was being woken when a peer was lost runs here. A snapshot of a job that runs is no
+  // obstacle.
+  const bool runs = parts_.shares->Runs(plan.job);
+  const absl::Status held = runs ? absl::OkStatus() : parts_.resting->CheckFree(plan);
+  if (!held.ok()) return done(held);
   plan.resting = false;
   plan.resting_round = 0;
   const Life to = Add(HomeJob::Woken(&rules_, plan));

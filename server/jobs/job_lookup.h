@@ -33,6 +33,8 @@ class JobLookup {
 // On the strand, the methods of JobShareApi begin at once.
 class LocalShares : public JobLookup, public JobShareApi {
  public:
+  // Whether the job is here and has not ended.
+  virtual bool Runs(uint64_t job) const = 0;
   // Makes the job, or opens it as it rests here; the same plan again changes nothing.
   virtual absl::Status Make(const JobPlan& plan) = 0;
   // The job's record is `plan` from now on.

@@ -88,8 +88,7 @@ class LocalJobs final : public LocalShares {
   std::vector<std::shared_ptr<RoundEngine>> Engines() const;
   // Null: there is no such job. Valid until the job is dropped.
   const Job* Get(uint64_t job) const;
-  // Whether the job is here and has not ended.
-  bool Runs(uint64_t job) const;
+  bool Runs(uint64_t job) const override;
   const std::map<uint64_t, Job>& all() const { return jobs_; }
 
   // Opens every job on disk except resting ones; blocks for as long as reading takes. Called once,

@@ -48,7 +48,7 @@ constexpr std::chrono::milliseconds kLongestRest(50);
 
 absl::StatusOr<CapturedRound> RoundBefore(const Capture& capture) {
   const auto before = capture.rounds.find(capture.round - 1);
-  // Only the log of a job made from such a snapshot has round 0; otherwise the desk, which knows
+  // Only the log of a job made from such a snapshot has round 0; otherwise the caller, which knows
   // the job, fills it in.
   if (before == capture.rounds.end() && capture.round == 1) return CapturedRound();
   if (before == capture.rounds.end() || !before->second.prepared.has_value() ||

@@ -208,7 +208,8 @@ absl::Status TrainerStream::OnControl(const v1::ClientMessage& message) {
   }
 }
 
-absl::Status TrainerStream::CheckFrame(const FrameHeader& header) const {
+absl::Status TrainerStream::CheckFrame(const DecodedFrame& frame) const {
+  const FrameHeader& header = frame.header;
   if (header.kind != FrameKind::kGradient && header.kind != FrameKind::kInit) {
     return BadMessage(
         absl::StrCat("a trainer sends gradients (1) and initial weights (2), not kind ",
@@ -224,6 +225,8 @@ absl::Status TrainerStream::CheckFrame(const FrameHeader& header) const {
                          "a frame of another incarnation than its stream's");
   }
   if (header.epoch != identity_.epoch) {
+    // A trainer sends a damaged frame again, and ends its step for one of another epoch.
+    BALLAST_RETURN_IF_ERROR(VerifyChecksum(frame));
     return ReasonedError(
         absl::StatusCode::kFailedPrecondition,
         header.epoch < identity_.epoch ? Reason::kStaleEpoch : Reason::kFutureEpoch,
@@ -235,7 +238,7 @@ absl::Status TrainerStream::CheckFrame(const FrameHeader& header) const {
 void TrainerStream::OnFrame(const DecodedFrame& frame) {
   const FrameHeader& header = frame.header;
   const size_t bytes = frame.payload.bytes();
-  const absl::Status status = CheckFrame(header);
+  const absl::Status status = CheckFrame(frame);
   {
     MutexLock lock(&mu_);
     posted_bytes_ += bytes + kFrameOverheadBytes;
@@ -245,6 +248,7 @@ void TrainerStream::OnFrame(const DecodedFrame& frame) {
     const Reason reason = ReasonOf(status);
     if (deps_->metrics != nullptr) {  // The engine counts its own refusals.
       deps_->metrics->frames_rejected(reason)->Add();
+      if (reason == Reason::kBadChecksum) deps_->metrics->checksum_errors("push")->Add();
     }
     OnRefused(
         {reason, header.round, header.extent, header.offset_bytes, std::string(status.message())});

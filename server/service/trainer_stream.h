@@ -94,7 +94,7 @@ class TrainerStream : public StreamHandler,
   void OnFrame(const DecodedFrame& frame);
   // OK when a trainer sends frames of this kind and the frame belongs to this stream. The engine
   // checks the rest: the round's rules and the checksum.
-  absl::Status CheckFrame(const FrameHeader& header) const;
+  absl::Status CheckFrame(const DecodedFrame& frame) const;
   void OnTaken(size_t bytes);
 
   void Send(v1::ServerMessage message);

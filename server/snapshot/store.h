@@ -6,7 +6,7 @@
 //   <root>/<snapshot id>/MANIFEST                       written last; without it there is none
 //   <root>/@<tenant>/...                                likewise, of any tenant but "default"
 //
-// Comes from: the snapshot, restore and export desks. Goes to: common/io files, ImageFile.
+// Comes from: Snapshotter, Restorer, Exporter. Goes to: common/io files, ImageFile.
 // Thread safety: any thread, but one call at a time for a snapshot; every call but Of blocks on the
 // disk.
 #pragma once

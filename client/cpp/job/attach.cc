@@ -43,13 +43,6 @@ absl::Status CheckTimes(const JobOptions& options) {
   return absl::OkStatus();
 }
 
-template <NamedEnum E>
-absl::Status CheckKnown(absl::string_view field, E value) {
-  if (IsKnown(value)) return absl::OkStatus();
-  return BadArgument(
-      absl::StrCat(field, " is ", static_cast<int>(value), "; ", NumberedNames<E>(), " are known"));
-}
-
 absl::Status CheckDurability(const JobOptions& options) {
   BALLAST_RETURN_IF_ERROR(CheckKnown("durability", options.durability));
   BALLAST_RETURN_IF_ERROR(CheckKnown("resume", options.resume));
@@ -124,6 +117,7 @@ absl::Status ValidateOptions(const JobOptions& options) {
   BALLAST_RETURN_IF_ERROR(CheckWorld(options));
   BALLAST_RETURN_IF_ERROR(CheckDevice(options));
   BALLAST_RETURN_IF_ERROR(CheckKnown("gradients", options.gradients));
+  BALLAST_RETURN_IF_ERROR(CheckKnown("init", options.init));
   if (!(options.time_scale > 0) || options.time_scale > 1000) {
     return BadArgument(
         absl::StrCat("time_scale is ", options.time_scale, "; give a number in (0, 1000]"));

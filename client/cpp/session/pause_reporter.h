@@ -19,7 +19,7 @@ namespace ballast::client {
 
 class PauseReporter {
  public:
-  // `on_news` runs when an observer has news to take. `job` outlives the desk.
+  // `on_news` runs when an observer has news to take. `job` outlives the reporter.
   PauseReporter(const JobView* job, std::function<void()> on_news)
       : job_(job), on_news_(std::move(on_news)) {}
 

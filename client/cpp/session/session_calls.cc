@@ -215,6 +215,7 @@ absl::Status Session::Extend(const std::vector<Tensor>& tensors,
                              const std::vector<TensorBuffers>& buffers, InitMode init,
                              const std::vector<uint32_t>& schedule_groups) {
   if (tensors.empty()) return BadArgument("no tensors to add");
+  BALLAST_RETURN_IF_ERROR(CheckKnown("init", init));
   BALLAST_ASSIGN_OR_RETURN(const std::vector<TensorSpec> added, ToTensorSpecs(tensors));
   GrownSpec grown;
   {

@@ -123,7 +123,7 @@ class JobConfig:
     lr_schedule: Schedule | None = dataclasses.field(default=None, metadata=_HERE)
     profile: str = "exact"
     pinned_bytes: int = dataclasses.field(default=1 << 25, metadata=_HERE)
-    gradients: str = "local"  # "scattered" next to a
+    gradients: str = "local"  # "scattered" only with collective=
     # A process group of torch.
     collective: Any = dataclasses.field(default=None, metadata=_HERE)
     security: security.Security = security.Security()

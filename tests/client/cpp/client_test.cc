@@ -380,6 +380,13 @@ TEST_F(ClientTest, TheOptimizerIsTheJobsAndNamesItsStateArrays) {
   EXPECT_THAT(Server(1).begins.back().hyper(1).value(), ElementsAre(0.1, 0.9, 0, 0));
 }
 
+TEST_F(ClientTest, AnInitModeThatDoesNotExistIsRefused) {
+  StartServers(1);
+  options_.init = InitMode{};
+  ExpectReason(Attach(), absl::StatusCode::kInvalidArgument, "BAD_ARGUMENT");
+  EXPECT_THAT(std::string(Attach().message()), HasSubstr("init is 0; "));
+}
+
 TEST_F(ClientTest, UnknownOptimizersAndOptionsAreRefusedByName) {
   StartServers(1);
   options_.optimizer = "Muon";

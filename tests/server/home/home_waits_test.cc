@@ -67,6 +67,7 @@ class WaitingExecutor : public Executor {
 class NoShares : public LocalShares {
  public:
   std::shared_ptr<RoundEngine> Find(uint64_t) const override { return nullptr; }
+  bool Runs(uint64_t) const override { return false; }
   absl::Status Make(const JobPlan&) override { return absl::UnknownError("not here"); }
   absl::Status Save(const JobPlan&) override { return absl::UnknownError("not here"); }
   void Drop(uint64_t) override {}

@@ -177,13 +177,13 @@ TEST_F(BackgroundTasksTest, AResultIsDroppedWhenTheOwnerIsGone) {
   EXPECT_EQ(diary_.WaitFor(1), std::vector<std::string>{"begins"});
 }
 
-TEST(GatherTest, TheFirstErrorIsTheAnswer) {
+TEST(WhenAllTest, TheFirstErrorIsTheAnswer) {
   std::vector<absl::Status> answers;
-  WhenAll answers(3, [&](const absl::Status& status) { answers.push_back(status); });
-  answers.Add(absl::OkStatus());
-  answers.Add(absl::AbortedError("first"));
+  WhenAll all(3, [&](const absl::Status& status) { answers.push_back(status); });
+  all.Add(absl::OkStatus());
+  all.Add(absl::AbortedError("first"));
   EXPECT_TRUE(answers.empty());
-  answers.Add(absl::InternalError("second"));
+  all.Add(absl::InternalError("second"));
   EXPECT_EQ(answers, std::vector<absl::Status>{absl::AbortedError("first")});
 }
 

@@ -207,6 +207,20 @@ TEST_F(TrainerStreamTest, FramesThatAreNotTheStreamsOwnAreRefused) {
   EXPECT_TRUE(engine().frames_.empty());
 }
 
+TEST_F(TrainerStreamTest, AFrameWithADamagedEpochIsDamaged) {
+  RawStream stream = Open();
+  Greet(&stream);
+  FrameHeader header = Header();
+  header.length_bytes = 4;
+  header.crc32c = Crc32c("abcd", 4, IdentityCrc(header));
+  header.epoch ^= 4;
+  const grpc::Slice slice(std::string("abcd"));
+  ASSERT_TRUE(stream.Write(MakeFrame(header, absl::MakeConstSpan(&slice, 1))));
+  EXPECT_EQ(stream.ReadMessage().refused().reason(), v1::REASON_BAD_CHECKSUM);
+  EXPECT_EQ(metrics_.checksum_errors("push")->value(), 1u);
+  EXPECT_TRUE(engine().frames_.empty());
+}
+
 TEST_F(TrainerStreamTest, AnOversizedPayloadEndsTheStream) {
   RawStream stream = Open();
   Greet(&stream);

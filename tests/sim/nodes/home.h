@@ -70,6 +70,7 @@ class SimHome final : private server::LocalShares {
 
  private:
   std::shared_ptr<server::RoundEngine> Find(uint64_t job) const override;
+  bool Runs(uint64_t) const override { return !process_->ended(); }
   absl::Status Make(const server::JobPlan&) override { return absl::OkStatus(); }
   absl::Status Save(const server::JobPlan&) override { return absl::OkStatus(); }
   void Drop(uint64_t) override {}

@@ -1,6 +1,6 @@
 // SimPort: the port of one simulated server process: the shipped services, and the directory whose
-// doors they go through. Comes from: SimServer. Goes to: TrainerStream, the services of trainers
-// and peers. Thread safety: one thread.
+// interfaces they go through. Comes from: SimServer. Goes to: TrainerStream, the services of
+// trainers and peers. Thread safety: one thread.
 #pragma once
 
 #include <map>
