@@ -146,7 +146,7 @@ def test_a_library_that_lacks_is_found(programs):
     assert "librocksdb7.8" in owners(loaded(programs[1]).values()) - closure(fewer)
 
 
-def test_the_image_runs_as_nobody():
+def test_the_image_runs_as_user_nobody():
     _, image = stages()
     assert values(image, "USER") == [[f"{USER}:{USER}"]]
     words = [word for line in values(image, "RUN") for word in line]

@@ -175,7 +175,7 @@ def test_its_programs_start(host: Host):
 @pytest.mark.parametrize(("host", "order"), [
     ("cp311-cp311", "before"), ("cp312-abi3", "before"), ("cp312-abi3", "after")],
     indirect=["host"])
-def test_it_trains_beside_grpcio_and_protobuf(order: str, host: Host, start_server):
+def test_it_trains_next_to_grpcio_and_protobuf(order: str, host: Host, start_server):
     """With torch's bits, and with no shared library of ours from anywhere but the wheel."""
     server = start_server(*ON_LOOPBACK, "--dev")
     server.wait_until_serving()

@@ -105,7 +105,7 @@ def test_weights_are_rounded_as_torch_rounds_them(clusters, dtype, torch_dtype):
     ("servers", "world", "device"),
     [((1, 3), (2, 1), "cpu"), ((3, 2), (1, 4), "cpu"), ((2, 1), (2, 4), "nvme")],
 )
-def test_what_is_imported_goes_on_as_the_run_did(start_cluster, tmp_path, servers, world, device):
+def test_an_imported_job_continues_as_the_run_did(start_cluster, tmp_path, servers, world, device):
     before, after = (start_cluster(count, **shared(tmp_path)) for count in servers)
     job, again = fresh_job(), fresh_job("import")
     run = Run(before, job, world[0], device=device)

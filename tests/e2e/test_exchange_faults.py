@@ -59,7 +59,7 @@ def test_a_home_killed_while_it_exports_the_present_state_leaves_no_snapshot(
     assert in_exports(tmp_path) == []
 
 
-def test_the_snapshot_of_an_export_is_nobodys(start_cluster, tmp_path):
+def test_the_snapshot_of_an_export_has_no_owner(start_cluster, tmp_path):
     """While it is there it is in no list, and pushes no other one out."""
     cluster = start_cluster(1, **shared(tmp_path))
     job = rested(cluster)
@@ -241,7 +241,7 @@ def test_a_server_that_sees_other_files_than_the_home_says_so(start_cluster, tmp
     assert jobs(cluster) == {job: "resting"}
 
 
-def test_who_waits_for_an_export_is_told_how_far_it_is(start_cluster, tmp_path):
+def test_a_wait_for_an_export_reports_its_progress(start_cluster, tmp_path):
     cluster = start_cluster(1, **shared(tmp_path))
     job = rested(cluster)
     arm(cluster, 0, "export.after_files=1*sleep(3000)", job)

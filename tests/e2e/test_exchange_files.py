@@ -19,7 +19,7 @@ from e2e.exports import in_exports, rested, shared
 from e2e.small_run import Run
 
 
-def test_what_is_no_file_holds_nobody_up(start_cluster, tmp_path):
+def test_a_non_file_blocks_no_other_request(start_cluster, tmp_path):
     cluster = start_cluster(1, BALLAST_STORAGE_EXPORT_DIR=str(tmp_path / "exports"))
     job = fresh_job()
     run = Run(cluster, job, 1)

@@ -9,7 +9,7 @@ from e2e.load_shapes import SHAPES, SHORT, Stage
 from e2e.one_server import OneServer
 
 
-def test_a_neighbours_jobs_end_right_beside_a_crowd_of_strangers(ballastd, tmp_path):
+def test_jobs_are_unaffected_by_many_unauthenticated_clients(ballastd, tmp_path):
     with OneServer(ballastd, tmp_path) as server:
         result = measure(server, connections=500, jobs=3)
         print(result)
@@ -21,7 +21,7 @@ def test_a_neighbours_jobs_end_right_beside_a_crowd_of_strangers(ballastd, tmp_p
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_neighbours_jobs_end_right_beside_each_shape_of_load_with_tls(ballastd, tmp_path, shape):
+def test_jobs_are_unaffected_by_each_shape_of_load_with_tls(ballastd, tmp_path, shape):
     stage = Stage(ballastd, tmp_path)
     with stage.server:
         print(measure_shape(stage, shape, SHORT, jobs=2))

@@ -50,8 +50,8 @@ ELSEWHERE = {
     "ballast_frames_rejected_total": (_ROUNDS, "FramesThatAreRefusedAreCountedByReason"),
     "ballast_checksum_errors_total": (_STORAGE, "DamageIsCountedWhereItIsFound"),
     "ballast_log_flush_duration_seconds": (
-        _STORAGE, "WhatIsAppendedIsUnflushedUntilAFlushReturns"),
-    "ballast_log_unflushed_bytes": (_STORAGE, "WhatIsAppendedIsUnflushedUntilAFlushReturns"),
+        _STORAGE, "AppendedBytesAreUnflushedUntilAFlushReturns"),
+    "ballast_log_unflushed_bytes": (_STORAGE, "AppendedBytesAreUnflushedUntilAFlushReturns"),
     "ballast_log_short_of_room": (_STORAGE, "ALogWithoutRoomIsShortOfIt"),
     "ballast_credit_wait_seconds_total": (
         "tests/server/service/trainer_stream_test.cc", "ATrainerThatIgnoresItsCredit"),

@@ -18,7 +18,7 @@ from e2e.small_run import Run, assert_equal
     ("servers", "world", "device"),
     [((1, 3), (2, 1), "cpu"), ((3, 2), (1, 4), "cpu"), ((1, 3), (2, 4), "nvme")],
 )
-def test_what_is_restored_goes_on_as_the_run_did(start_cluster, tmp_path, servers, world, device):
+def test_a_restored_job_continues_as_the_run_did(start_cluster, tmp_path, servers, world, device):
     shared = {"BALLAST_STORAGE_SNAPSHOT_DIR": str(tmp_path / "snapshots")}
     before, after = (start_cluster(count, **shared) for count in servers)
     job, fork = fresh_job(), fresh_job("fork")

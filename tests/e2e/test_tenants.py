@@ -175,7 +175,7 @@ def test_two_tenants_have_jobs_snapshots_and_exports_of_one_name(cluster, files,
     ("export", "JOB", "--name", "stolen"), ("export", "JOB", "--snapshot", "best", "--name", "s"),
     ("import", "EXPORT", "--as", "stolen"), ("jobs", "delete", "JOB", "--force"),
 ], ids=lambda words: "-".join(words[:2]))  # fmt: skip
-def test_what_another_tenant_has_is_refused_as_what_is_not_there(cluster, files, saved, words):
+def test_names_of_another_tenant_are_refused_like_missing_ones(cluster, files, saved, words):
     """`saved`: a job of tenant a with a snapshot "best" and an export, both of its name."""
     said = []
     for name in (saved, "nosuch"):

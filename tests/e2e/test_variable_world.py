@@ -165,7 +165,7 @@ def test_a_trainer_without_variable_world_is_no_part_of_such_a_job(prompt_cluste
     world.finish()
 
 
-def test_who_leaves_unheard_says_what_becomes_of_the_seat(start_cluster, capfd):
+def test_a_leaving_trainer_unheard_by_the_home_is_told_of_its_seat(start_cluster, capfd):
     cluster = start_cluster(2)
     world = ChangingWorld(cluster)
     world.join([0, 1], world=2)

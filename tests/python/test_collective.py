@@ -124,7 +124,7 @@ def test_an_error_of_the_group_is_a_lost_trainer_with_place_and_round(fake, grou
     assert not [call for call in fake.last.calls if call[0] == "step"]
 
 
-def test_the_home_hears_of_the_push_behind_the_sums(fake, group, monkeypatch):
+def test_the_home_learns_of_the_push_after_the_sums(fake, group, monkeypatch):
     opt = optimizer(with_gradients(model()), collective=group)
     opt.attach()
     session, said = opt._membership.session, []

@@ -56,7 +56,7 @@ def reason_after(statements: list[str]) -> str:
 
 @pytest.mark.parametrize("library", USES)
 @pytest.mark.parametrize("first", [True, False])
-def test_beside_one_library(extension, library, first):
+def test_import_next_to_one_library(extension, library, first):
     if importlib.util.find_spec(library.partition(".")[0]) is None:
         pytest.skip(f"{library} is not installed")
     order = [BALLAST, USES[library], BALLAST, USES[library]]
@@ -64,7 +64,7 @@ def test_beside_one_library(extension, library, first):
     assert reasons and set(reasons) <= {"UNREACHABLE", "ATTACH_TIMEOUT"}
 
 
-def test_beside_all_that_are_installed(extension):
+def test_import_next_to_all_installed_libraries(extension):
     present = [n for n in USES if importlib.util.find_spec(n.partition(".")[0]) is not None]
     uses = [USES[n] for n in present]
     for place in range(len(uses) + 1):

@@ -154,7 +154,7 @@ def test_micro_batches_have_one_scale(fake):
     assert opt.micro_steps == 1
 
 
-def test_a_grad_scaler_beside_it_is_refused_by_name(fake):
+def test_an_additional_grad_scaler_is_refused_by_name(fake):
     module = model()
     opt = bt.AdamW(module.parameters(), loss_scale="dynamic")
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)

@@ -205,7 +205,7 @@ def test_a_second_interrupt_kills_what_does_not_listen(launcher):
     assert child.returncode == 130
 
 
-def test_workers_left_behind_by_a_trainer_end_with_it(launcher):
+def test_workers_of_a_trainer_end_with_it(launcher):
     pid_file = launcher.folder / "pid"
     script = launcher.script(
         f"""

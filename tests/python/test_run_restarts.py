@@ -178,7 +178,7 @@ sys.exit(run.main(sys.argv[1:]))
 """
 
 
-def test_a_trainer_that_fails_behind_the_look_at_it_is_started_again(launcher):
+def test_a_trainer_that_fails_after_its_check_is_started_again(launcher):
     program = launcher.folder / "late_look.py"
     program.write_text(LATE_LOOK)
     _, script = failing(launcher, 9)

@@ -101,7 +101,7 @@ def test_a_host_that_is_lost_while_it_trains_is_named_and_ends_all(launcher, hos
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_reaches_the_trainer_behind_ssh(launcher, hosts, sshd, signum):
+def test_an_interrupt_reaches_the_trainer_over_ssh(launcher, hosts, sshd, signum):
     script = forever(launcher)
     child = launcher.start("--hostfile", hosts, *LOOPBACK, "--ssh", sshd.command, script)
     running = pids(launcher, child)
@@ -112,7 +112,7 @@ def test_an_interrupt_reaches_the_trainer_behind_ssh(launcher, hosts, sshd, sign
     assert (launcher.folder / "end-1").read_text() == str(int(signum))
 
 
-def test_the_trainer_behind_ssh_ends_with_a_killed_launcher(launcher, hosts, sshd):
+def test_the_trainer_over_ssh_ends_with_a_killed_launcher(launcher, hosts, sshd):
     script, ssh = forever(launcher), ("--ssh", sshd.command)
     data = launcher.folder / "data"
     child = launcher.start("--hostfile", hosts, *LOOPBACK, *ssh, "--data-dir", data, script)

@@ -48,7 +48,7 @@ def bits(tensor):
     return tensor.contiguous().reshape(-1).view(torch.uint8).tolist()
 
 
-def test_what_their_writer_wrote_and_we_copied_their_reader_reads(tmp_path):
+def test_copies_are_readable_by_the_reference_library(tmp_path):
     want = tensors()
     save_file(want, tmp_path / "a", metadata={"format": "pt", "odd": 'a "b"\n é'})
     done = copy(tmp_path / "a", tmp_path / "b")

@@ -140,7 +140,7 @@ def test_a_rate_that_the_script_changes_is_refused_by_name(fake):
     assert opt.round == 2
 
 
-def test_a_scheduler_of_torch_beside_it_is_refused_by_name(fake):
+def test_an_additional_scheduler_of_torch_is_refused_by_name(fake):
     module = model()
     opt = bt.AdamW(module.parameters(), lr=0.25, lr_schedule=schedules.WarmupLR())
     torch.optim.lr_scheduler.ConstantLR(opt, factor=1.0)

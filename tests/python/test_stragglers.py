@@ -67,7 +67,7 @@ def test_waiting_is_counted_anew_for_every_round():
         {"jobs": []},
     ],
 )
-def test_nobody_is_late_who_is_not_waited_for(job):
+def test_only_awaited_trainers_are_late(job):
     watch = Stragglers(LATE_S)
     assert watch.lines([job], 0.0) == watch.lines([job], 100.0) == []
 

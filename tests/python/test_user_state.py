@@ -191,7 +191,7 @@ def test_the_place_of_training_data_stands_in_front_of_the_value(value):
         user_state.decode(beside[:24])
 
 
-def test_the_limit_is_lower_beside_a_place():
+def test_the_limit_is_lower_with_a_position():
     largest = user_state.encode(b"x" * (user_state.BYTES_MAX - 26))
     place = user_state.Place(0, 0, 0)
     assert len(user_state.encode_place(largest, place)) == user_state.BYTES_MAX

@@ -107,7 +107,7 @@ class Words(unittest.TestCase):
         self.assertEqual(places({"CMakeLists.txt": "x(-ffa" "st-math)\n"}), [("CMakeLists.txt", 1)])
         self.assertEqual(places({"a.md": "-ffa" "st-math is banned\n"}), [])
 
-    def test_words_that_hide_the_subject_are_reported_in_comments_of_what_ships(self):
+    def test_words_that_hide_the_subject_are_reported_in_shipped_comments(self):
         text = GOOD_HEADER + "// Nobody waits, and it\n// may go on.\nint who;  // `who` asks\n"
         self.assertEqual(places({"server/a.h": text}), [("server/a.h", 3), ("server/a.h", 4)])
         self.assertEqual(places({"tests/a.h": text, "a.h": text}), [])

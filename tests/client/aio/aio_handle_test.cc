@@ -148,7 +148,7 @@ TEST_F(AioHandleTest, EveryOffsetLengthAndAlignmentGivesTheSameBytes) {
   }
 }
 
-TEST_F(AioHandleTest, AWriteMakesTheFileForItsUserAloneAndKeepsWhatIsBehind) {
+TEST_F(AioHandleTest, AWriteCreatesAPrivateFileAndKeepsTheBytesAfterItsOwn) {
   const auto handle = Make({});
   std::string bytes = RandomBytes(10'000, 1);
   ASSERT_TRUE(handle->StartWrite(Range(0, bytes.data(), bytes.size()), false).ok());
@@ -209,7 +209,7 @@ TEST_F(AioHandleTest, AReadPastTheEndIsRefusedAndChangesNothing) {
   EXPECT_THAT(handle->Take().numbers, ElementsAre());
 }
 
-TEST_F(AioHandleTest, WhatIsNoFileIsRefusedByName) {
+TEST_F(AioHandleTest, ANonFileIsRefusedByName) {
   const auto handle = Make({});
   char byte = 0;
   const auto missing = handle->StartRead(Range(0, &byte, 1), false);
@@ -281,7 +281,7 @@ TEST_F(AioHandleTest, ValidationFindsALostWrite) {
   EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("byte ", 4 * 4096 + 7)));
 }
 
-TEST_F(AioHandleTest, TheDestructorWaitsForWhatHasBegun) {
+TEST_F(AioHandleTest, TheDestructorWaitsForStartedOperations) {
   std::string bytes = RandomBytes(3 * kMiB + 5, 1);
   {
     const auto handle = Make({.block_bytes = 4096, .queue_depth = 1});

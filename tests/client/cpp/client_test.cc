@@ -287,7 +287,7 @@ TEST_F(ClientTest, EndpointsThatDoNotAnswerYetAreTriedAgain) {
   EXPECT_EQ(calls, 3);
 }
 
-TEST_F(ClientTest, NobodyThereIsUnreachable) {
+TEST_F(ClientTest, NoServerIsUnreachable) {
   StartServers(1);
   options_.endpoints = {"127.0.0.1:1"};
   options_.attach_timeout = std::chrono::milliseconds(300);

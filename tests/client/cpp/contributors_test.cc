@@ -45,7 +45,7 @@ class ContributorsTest : public ClientTest {
 };
 
 // It skips the field of the specification that it does not know, and has every slot push.
-TEST_F(ContributorsTest, AnOlderHomeThatHasAllPushWhatIsEqualIsRefused) {
+TEST_F(ContributorsTest, AnOlderHomeThatIgnoresEqualGradientsIsRefused) {
   options_.gradients = Gradients::kReduced;
   Answer({0, 1}, 2);
   ExpectRefused("reduced");

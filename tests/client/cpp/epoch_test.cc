@@ -124,7 +124,7 @@ TEST_F(SurvivorTest, InTheMiddleOfAPushAllFramesGoOutAgain) {
   ExpectGoodStep(2, 0);
 }
 
-TEST_F(SurvivorTest, WhatIsCompleteInTheNewEpochIsNotSentAgain) {
+TEST_F(SurvivorTest, CompleteExtentsAreNotSentAgainInTheNewEpoch) {
   StartWorld(1);
   OnceComplete(&Server(0), [&] {
     Server(0).kept = {Server(0).Owned().front()};

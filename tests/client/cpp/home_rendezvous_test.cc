@@ -74,7 +74,7 @@ TEST_F(HomeRendezvousTest, TheCallSaysWhichTrainerAsksForWhat) {
             "doing { phase: COLLECTIVE_PHASE_ALL_GATHER bucket: 4 round: 9 }");
 }
 
-TEST_F(HomeRendezvousTest, ARankThatMeetsTellsWhatItDoes) {
+TEST_F(HomeRendezvousTest, AMeetingRankReportsItsActivity) {
   HomeRendezvous rendezvous(Deps());
   answers_ = {Over(), Over(), Over()};
   EXPECT_TRUE(rendezvous.RollCall().ok());

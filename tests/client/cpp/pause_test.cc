@@ -62,7 +62,7 @@ TEST_F(PauseTest, AStepCanBeginWhileAServerIsAway) {
   EXPECT_GT(pauses_[1].away, pauses_[0].away);
 }
 
-TEST_F(PauseTest, WhatTheServerLacksIsSentAgainAndNothingElse) {
+TEST_F(PauseTest, OnlyTheMissingFramesAreSentAgain) {
   StartJob(1);
   BreakAfterFrames(&Server(0), {5});
   ExpectGoodStep(1, 1);
@@ -86,7 +86,7 @@ TEST_F(PauseTest, WhatTheServerLacksIsSentAgainAndNothingElse) {
   EXPECT_GT(spared, 0);
 }
 
-TEST_F(PauseTest, WhatAServerLostAfterItsAckIsSentAgain) {
+TEST_F(PauseTest, FramesLostAfterTheirAckAreSentAgain) {
   StartJob(1);
   uint32_t forgotten = 0;
   Server(0).on_complete = [&](FakeStream* stream) {
@@ -399,7 +399,7 @@ TEST_F(PauseTest, AnotherVersionIsAnErrorThatNamesBoth) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("holds version 1"));
 }
 
-TEST_F(PauseTest, AServerOneRoundBehindIsGivenTimeToCatchUp) {
+TEST_F(PauseTest, AServerInThePreviousRoundGetsTimeToCatchUp) {
   StartJob(1);
   ExpectGoodStep(1, 0);
   int behind = 3;

@@ -73,7 +73,7 @@ TEST_F(ResumeTest, ANewJobIsNotResumed) {
   ExpectGoodStep(1, 0);
 }
 
-TEST_F(ResumeTest, SlotZeroUploadsWhatTheServersLackAndNothingElse) {
+TEST_F(ResumeTest, SlotZeroUploadsOnlyTheMissingExtents) {
   StartResumable(0, 1);
   Server(1).has_state = false;
   const Model before;
@@ -221,7 +221,7 @@ TEST_F(ResumeTest, AnAttachTellsWhichServerKeepsItWaiting) {
   }
 }
 
-TEST_F(ResumeTest, AServerThatNobodyKnowsYetIsToldOfByItsAddress) {
+TEST_F(ResumeTest, AnUnknownServerIsReportedByItsAddress) {
   StartResumable(1, 5);
   options_.time_scale = 0.01;
   options_.attach_timeout = std::chrono::seconds(60);
@@ -243,7 +243,7 @@ TEST_F(ResumeTest, AnAttachThatIsQuickTellsNothing) {
   EXPECT_EQ(Kinds(pauses_), std::vector<std::string>{});
 }
 
-TEST_F(ResumeTest, WhatEndsAnAttach) {
+TEST_F(ResumeTest, TheseErrorsEndAnAttach) {
   struct Case {
     absl::StatusCode code;
     Reason reason;

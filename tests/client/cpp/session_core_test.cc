@@ -105,7 +105,7 @@ TEST_F(SessionCoreTest, AServerThatNeverLetsTheFirstLinkInIsNotRespondingBecause
 
 // Slot 0 pushes the gradients equal everywhere, and this trainer, in slot 3, nothing, until slot 0
 // is gone.
-TEST_F(SessionCoreTest, WhatAnotherSlotPushesIsLentAndPushedInTheNextEpoch) {
+TEST_F(SessionCoreTest, GradientsOfAnotherSlotArePushedInTheNextEpoch) {
   options_.slot = server_.slot = 3;
   Start(Durability::kPower, WithMembers({0, 3}));
   BeginStep();

@@ -130,7 +130,7 @@ class EngineFilesTest : public testing::Test {
   Arena memory_;
 };
 
-TEST_F(EngineFilesTest, WritesPartsOneBehindTheOtherAndReadsThemBack) {
+TEST_F(EngineFilesTest, WritesConsecutivePartsAndReadsThemBack) {
   const auto file = Open("a");
   const char* const data = memory_.data();
   ASSERT_TRUE(Write(file.get(), 4096, {{data, 4096}, {data + 4096, 3 * kMiB - 4096}}).ok());
@@ -164,7 +164,7 @@ TEST_F(EngineFilesTest, TheEndOfTheFileCutsARead) {
   EXPECT_EQ(*Read(file.get(), 2 * kMiB, kMiB), 0u);
 }
 
-TEST_F(EngineFilesTest, WhatIsNotOnPagesIsWrittenWithoutTheEngine) {
+TEST_F(EngineFilesTest, UnalignedBuffersAreWrittenWithoutTheEngine) {
   const auto file = Open("a");
   ASSERT_TRUE(Write(file.get(), 5, {{memory_.data() + 1, 9000}}).ok());
   EXPECT_EQ(*Read(file.get(), 5, 9000), 9000u);

@@ -76,7 +76,7 @@ class FileTest : public ::testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(, FileTest, ::testing::Values("posix", "memory"),
                          [](const auto& test) { return test.param; });
 
-TEST_P(FileTest, WritesPartsOneBehindTheOtherAndReadsThemBack) {
+TEST_P(FileTest, WritesConsecutivePartsAndReadsThemBack) {
   auto file = *Open("a", OpenMode::kCreate);
   ASSERT_TRUE(file->WriteAt(3, {{"", 0}, {"one", 3}, {nullptr, 0}, {"two", 3}, {"", 0}}).ok());
   ASSERT_TRUE(file->WriteAt(0, {}).ok());

@@ -196,7 +196,7 @@ class LibaioTest : public testing::Test {
   std::unique_ptr<IoEngine> engine_;
 };
 
-TEST_F(LibaioTest, WhatWasWrittenAndFlushedIsRead) {
+TEST_F(LibaioTest, FlushedBytesAreReadBack) {
   const Arena memory = *Arena::Create(2 * kMiB);
   const std::vector<char> content = RandomBytes(kMiB);
   std::memcpy(memory.data(), content.data(), kMiB);

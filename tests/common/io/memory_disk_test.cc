@@ -65,7 +65,7 @@ TEST(MemoryDiskTest, ALinkIsSafeOnceItsDirectoryIsSyncedAndTakesNoSpace) {
   EXPECT_EQ(disk->Link("b", "c").code(), absl::StatusCode::kUnimplemented);
 }
 
-TEST(MemoryDiskTest, ACrashMayKeepOrLoseWhatWasNotSynced) {
+TEST(MemoryDiskTest, ACrashMayKeepOrLoseUnsyncedWrites) {
   for (const bool keep : {true, false}) {
     auto disk = DiskWith("old");
     auto file = Open(disk.get(), "a", OpenMode::kWrite);
@@ -78,7 +78,7 @@ TEST(MemoryDiskTest, ACrashMayKeepOrLoseWhatWasNotSynced) {
   }
 }
 
-TEST(MemoryDiskTest, WhatWasSyncedIsThereAfterAnyCrash) {
+TEST(MemoryDiskTest, SyncedBytesSurviveEveryCrash) {
   std::mt19937_64 random(1);
   for (int i = 0; i < 100; ++i) {
     MemoryDisk disk;
@@ -206,7 +206,7 @@ TEST(MemoryDiskTest, ARenamedFileHasOneNameAfterAnyCrash) {
   EXPECT_THAT(seen, UnorderedElementsAre("x/a", "y/b", "y/c", "x/d"));
 }
 
-TEST(MemoryDiskTest, SyncOfADirectorySavesWhatItsNamesCameFrom) {
+TEST(MemoryDiskTest, SyncOfADirectoryMakesRenamesDurable) {
   for (const bool keep : {true, false}) {
     MemoryDisk disk;
     ASSERT_TRUE(disk.MakeDirectory("x").ok());
@@ -267,7 +267,7 @@ TEST(MemoryDiskTest, FilesFromBeforeACrashAreDead) {
   EXPECT_EQ(Content(disk.get(), "a"), "a");
 }
 
-TEST(MemoryDiskTest, NoLaterSyncSavesWhatAFailedOneDidNot) {
+TEST(MemoryDiskTest, ALaterSyncDoesNotMakeUpForAFailedOne) {
   auto disk = DiskWith("......");
   auto file = Open(disk.get(), "a", OpenMode::kWrite);
   ASSERT_TRUE(Write(file.get(), 0, "11").ok());
@@ -324,7 +324,7 @@ TEST(MemoryDiskTest, TheNthOperationFailsAndOnlyThat) {
   EXPECT_TRUE(disk->Remove("a").ok());
 }
 
-TEST(MemoryDiskTest, AFullDiskTakesWhatFits) {
+TEST(MemoryDiskTest, AFullDiskTakesAsManyBytesAsFit) {
   MemoryDisk disk(10);
   auto a = Open(&disk, "a"), b = Open(&disk, "b");
   ASSERT_TRUE(a->Allocate(6).ok());

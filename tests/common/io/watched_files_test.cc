@@ -176,7 +176,7 @@ TEST_F(WatchedFiles, AWriteThatNeverEndsGetsOlderAndOlder) {
   EXPECT_EQ(calls_->End(younger), seconds(4));
 }
 
-TEST_F(WatchedFiles, WhatTakesAsLongAsAFileIsLargeHasNoAge) {
+TEST_F(WatchedFiles, CallsWhoseTimeGrowsWithTheFileHaveNoAge) {
   disk_.in_call = [&] { EXPECT_EQ(Oldest(*calls_), ""); };
   EXPECT_TRUE(file_->Allocate(1 << 20).ok());
 }

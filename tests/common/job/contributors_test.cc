@@ -8,7 +8,7 @@ namespace {
 
 using enum Gradients;
 
-TEST(ContributorsTest, AllSlotsContributeTheirOwnAndTheLowestOneWhatIsEqualEverywhere) {
+TEST(ContributorsTest, AllSlotsContributeTheirOwnAndTheLowestEqualGradients) {
   const std::vector<ContributorSet> all = ContributorsBy(kLocal, {1, 4, 9}, 2);
   ASSERT_EQ(all.size(), 2u);
   EXPECT_EQ(all[1], (ContributorSet{{1, 4, 9}, 3}));

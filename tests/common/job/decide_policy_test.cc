@@ -160,7 +160,7 @@ TEST(DecidePolicyTest, RatesOfTooFewOrTooManyGroupsAreRefused) {
   }
 }
 
-TEST(DecidePolicyTest, AScheduleBesideAStaticScaleHaltsAsWithoutOne) {
+TEST(DecidePolicyTest, AScheduleWithAStaticScaleHaltsAsWithoutOne) {
   JobSpec spec = Spec();
   spec.policy.loss_scaler.reset();
   spec.loss_scale = 16;

@@ -30,13 +30,13 @@ TEST(ScheduleArgumentsTest, EveryTypeComesBackFromItsArguments) {
   }
 }
 
-TEST(ScheduleArgumentsTest, WhatIsNotNamedHasItsDefault) {
+TEST(ScheduleArgumentsTest, OmittedArgumentsHaveTheirDefaults) {
   const auto made = MakeSchedule("WarmupLR", {{"warmup_num_steps", 10.0}});
   ASSERT_TRUE(made.ok()) << made.status();
   EXPECT_TRUE(*made == Schedule(WarmupLR{.warmup_num_steps = 10}));
 }
 
-TEST(ScheduleArgumentsTest, WhatIsNotKnownIsRefusedByName) {
+TEST(ScheduleArgumentsTest, UnknownArgumentsAreRefusedByName) {
   const struct {
     const char* type;
     std::vector<ScheduleArgument> arguments;

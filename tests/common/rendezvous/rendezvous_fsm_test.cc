@@ -447,7 +447,7 @@ TEST_F(RendezvousTest, TheRollCallSaysWhichSeatsHaveANewProcess) {
 
 // Peers that do anything at all: a meeting that is not open at its time limit lacks a rank, and
 // every call is answered once.
-TEST_F(RendezvousTest, WhateverRanksDoATimeLimitNamesARank) {
+TEST_F(RendezvousTest, EveryTimeoutNamesARank) {
   std::mt19937 random(12);
   const auto below = [&](uint32_t bound) { return static_cast<uint32_t>(random() % bound); };
   size_t limits = 0;

@@ -191,7 +191,7 @@ TEST(SafetensorsHeader, ADtypeOfTheFormatThatIsNotReadIsUnimplemented) {
                 absl::StatusCode::kUnimplemented);
 }
 
-TEST(SafetensorsHeader, ADtypeThatNobodyKnowsIsInvalid) {
+TEST(SafetensorsHeader, AnUnknownDtypeIsInvalid) {
   ExpectRefused(One("'dtype':'Q9','shape':[2],'data_offsets':[0,1]"), 1, {"\"w\"", "\"Q9\""});
 }
 

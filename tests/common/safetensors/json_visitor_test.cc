@@ -77,7 +77,7 @@ TEST(JsonVisitor, RefusesInvalidUtf8AndHalvesOfSurrogates) {
 }
 
 // The parser below would end there, and whatever follows would be in the file and seen by nobody.
-TEST(JsonVisitor, RefusesAByteZeroAlsoBehindTheValue) {
+TEST(JsonVisitor, RefusesAZeroByteAlsoAfterTheValue) {
   const std::string text("{}\0{\"hidden\": 1}", 16);
   EXPECT_THAT(Events(text), HasSubstr("byte 3: a byte 0"));
 }

@@ -90,7 +90,7 @@ TEST_F(SafetensorsReaderTest, AFileCutOffAnywhereIsRefusedWithPathAndSizes) {
   }
 }
 
-TEST_F(SafetensorsReaderTest, BytesBehindTheDataAreRefusedWithPathAndSizes) {
+TEST_F(SafetensorsReaderTest, TrailingBytesAreRefusedWithPathAndSizes) {
   EXPECT_THAT(Text(OpenError(FileOf(kJson, "abcdEFGHi"))),
               AllOf(HasSubstr(kPath), HasSubstr("have 8 bytes"), HasSubstr("has 9")));
 }

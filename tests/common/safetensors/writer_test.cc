@@ -94,7 +94,7 @@ TEST_F(SafetensorsWriterTest, SaysTheBytesOfTheFileBeforehand) {
   EXPECT_EQ(*bytes, kPageBytes + 8);
 }
 
-TEST_F(SafetensorsWriterTest, NobodySeesTheFileBeforeItIsWhole) {
+TEST_F(SafetensorsWriterTest, TheFileAppearsOnlyWhenComplete) {
   const auto writer = Create();
   ASSERT_TRUE(writer.ok()) << writer.status();
   ASSERT_TRUE(WriteText(writer->get(), 0, 0, "abcd").ok());
@@ -178,7 +178,7 @@ TEST_F(SafetensorsWriterTest, SpaceIsTakenBeforeItIsWritten) {
   EXPECT_TRUE((*writer)->Finish().ok());
 }
 
-TEST_F(SafetensorsWriterTest, AFullDiskMidwayLeavesTheOldFileAndNothingElse) {
+TEST_F(SafetensorsWriterTest, AFullDiskMidwayLeavesOnlyTheOldFile) {
   ASSERT_TRUE(Export(&disk_, kPath, "oldoldol").ok());
   {
     const auto writer = Create();
@@ -212,7 +212,7 @@ TEST_F(SafetensorsWriterTest, ASyncThatFailedIsNotTriedAgain) {
   EXPECT_EQ((*writer)->Finish().code(), absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_F(SafetensorsWriterTest, WhatAnEarlierAttemptLeftIsReplaced) {
+TEST_F(SafetensorsWriterTest, LeftoversOfAnEarlierAttemptAreReplaced) {
   PutFile(&disk_, kPartPath, std::string(10'000, 'x'));
   disk_.SetCapacity(10'000);  // Room for one of them.
   ASSERT_TRUE(Export(&disk_, kPath, "abcdEFGH").ok());

@@ -46,7 +46,7 @@ TEST(IdentityTest, EachFormIsReadAndWrittenAsItStands) {
   }
 }
 
-TEST(IdentityTest, WhatIsNoIdentityIsNamedWithTheRule) {
+TEST(IdentityTest, AnInvalidIdentityIsNamedWithTheRule) {
   const struct {
     std::string path;
     std::string why;

@@ -6,7 +6,7 @@
 namespace ballast {
 namespace {
 
-TEST(Inert, WhatATerminalObeysBecomesVisible) {
+TEST(Inert, ControlCharactersBecomeVisible) {
   EXPECT_EQ(Inert("\x1b[2J"), "\\u001b[2J");
   EXPECT_EQ(Inert("a\rb\tc\x7f"), "a\\u000db\\u0009c\\u007f");
   EXPECT_EQ(Inert("\xc2\x9b"

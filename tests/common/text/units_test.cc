@@ -89,7 +89,7 @@ TEST(FormatTest, UsesTheLargestUnitThatDivides) {
   EXPECT_EQ(FormatDuration(nanoseconds::min()), "-9223372036854775808ns");
 }
 
-TEST(FormatTest, WhatIsWrittenReadsBackEqual) {
+TEST(FormatTest, FormattedValuesParseBackEqual) {
   for (uint64_t value = 1; value < (uint64_t{1} << 62); value = value * 3 + 1) {
     EXPECT_EQ(*ParseBytes(FormatBytes(value)), value);
     const nanoseconds duration(static_cast<int64_t>(value));

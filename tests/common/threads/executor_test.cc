@@ -61,7 +61,7 @@ TEST(ExecutorTest, KnowsItsOwnThreads) {
   EXPECT_TRUE(own.get_future().get());
 }
 
-TEST(ExecutorTest, ShutdownRunsWhatRunningTasksStillPost) {
+TEST(ExecutorTest, ShutdownRunsTasksPostedByRunningOnes) {
   ThreadExecutor executor("drain", 2);
   std::atomic<int> depth{0};
   std::function<void()> dig = [&] {
@@ -215,7 +215,7 @@ TEST(StrandTest, RunsTasksAfterItsOwnDestruction) {
   ran.get_future().wait();
 }
 
-TEST(StrandTest, CloseDropsWhatWaitsAndWhatComes) {
+TEST(StrandTest, CloseDropsWaitingAndLaterTasks) {
   ThreadExecutor executor("closed", 1);
   Strand strand(&executor);
   const auto owned = std::make_shared<int>(1);
@@ -247,7 +247,7 @@ TEST(StrandTest, DispatchRunsHereWhenTheStrandIsIdle) {
   EXPECT_FALSE(strand.IsCurrent());
 }
 
-TEST(StrandTest, DispatchQueuesBehindATaskThatRuns) {
+TEST(StrandTest, DispatchQueuesAfterARunningTask) {
   ThreadExecutor executor("dispatch", 1);
   Strand strand(&executor);
   std::promise<void> entered;
@@ -267,7 +267,7 @@ TEST(StrandTest, DispatchQueuesBehindATaskThatRuns) {
   EXPECT_EQ(seen, (std::vector<int>{1, 2, 3}));
 }
 
-TEST(StrandTest, WhatADispatchedTaskPostsRunsAfterIt) {
+TEST(StrandTest, TasksPostedByADispatchedTaskRunAfterIt) {
   ThreadExecutor executor("dispatch", 1);
   Strand strand(&executor);
   std::vector<int> seen;

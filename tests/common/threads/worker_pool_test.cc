@@ -57,7 +57,7 @@ TEST_P(WorkerPoolTest, DoneRunsOnceAfterTheLastTask) {
   }
 }
 
-TEST_P(WorkerPoolTest, DestructionFinishesWhatWasSubmitted) {
+TEST_P(WorkerPoolTest, DestructionFinishesSubmittedTasks) {
   std::atomic<int> calls{0};
   std::atomic<int> dones{0};
   {

@@ -72,7 +72,7 @@ TEST_F(StagedFilesTest, TheDirectoryIsPrivateAndGoesWithItsOwner) {
   EXPECT_TRUE(std::filesystem::is_empty(parent_));
 }
 
-TEST_F(StagedFilesTest, WhatAKilledOwnerLeftGoesWithTheNextOneAndALivingOwnerKeepsItsOwn) {
+TEST_F(StagedFilesTest, AKilledOwnersFilesAreRemovedAndALivingOwnersStay) {
   const auto living = StagedFiles::Create(parent_);
   ASSERT_TRUE(living.ok());
   ASSERT_TRUE((*living)->Publish(Numbered(1)).ok());
@@ -95,7 +95,7 @@ TEST_F(StagedFilesTest, WhatAKilledOwnerLeftGoesWithTheNextOneAndALivingOwnerKee
   EXPECT_EQ(Read((*living)->paths().key), "key 1");
 }
 
-TEST_F(StagedFilesTest, WhatCannotBeWrittenLeavesTheOldSet) {
+TEST_F(StagedFilesTest, AFailedWriteLeavesTheOldSet) {
   auto staged = StagedFiles::Create(parent_);
   ASSERT_TRUE(staged.ok());
   ASSERT_TRUE((*staged)->Publish(Numbered(1)).ok());

@@ -48,7 +48,7 @@ TEST_F(TlsFilesTest, AGroupMayReadASecretOfRoot) {
   EXPECT_EQ(ReadTlsFile(At("key"), true).ok(), getuid() == 0);
 }
 
-TEST_F(TlsFilesTest, WhatIsNoFileIsNamed) {
+TEST_F(TlsFilesTest, ANonFileIsNamed) {
   EXPECT_EQ(ReadTlsFile(At("none"), false).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(ReadTlsFile(folder_, false).status().code(), absl::StatusCode::kInvalidArgument);
   ASSERT_EQ(mkfifo(At("pipe").c_str(), 0600), 0);

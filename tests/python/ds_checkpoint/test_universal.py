@@ -61,7 +61,7 @@ SHAPES = {"a.weight": (3, 5), "b": (), "c": (0, 2), "d e.é": (7,)}
 
 
 @pytest.mark.parametrize("variant", ["stage1", "stage2", "stage3"])
-def test_what_deepspeed_made_of_a_zero_checkpoint_is_what_we_make_of_it(recorded, variant):
+def test_our_conversion_of_a_zero_checkpoint_equals_deepspeeds(recorded, variant):
     folder = recorded(variant)
     want = zero_states(open_zero(folder))
     got = load_universal(folder)

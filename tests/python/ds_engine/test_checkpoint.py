@@ -134,7 +134,7 @@ def test_a_running_engine_goes_back_and_leaves_its_job(servers, fake, tmp_path):
     assert run.optimizer.job != first and run.optimizer.job.count(".load-") == 1
 
 
-def test_gradients_of_before_a_load_are_gone_and_a_window_begins(servers, tmp_path):
+def test_a_load_discards_accumulated_gradients_and_begins_a_window(servers, tmp_path):
     config = {**CONFIG, "gradient_accumulation_steps": 3}
     run = deepspeed.initialize(model=Net(), config=config)[0]
     train(run, 4)  # a round, and one micro-batch of the next
@@ -148,7 +148,7 @@ def test_gradients_of_before_a_load_are_gone_and_a_window_begins(servers, tmp_pa
     assert run.global_steps == 2 and run.was_step_applied()
 
 
-def test_an_epoch_of_training_data_continues_behind_the_checkpoint(servers, tmp_path):
+def test_an_epoch_of_training_data_continues_after_the_checkpoint(servers, tmp_path):
     def start():
         data = torch.utils.data.TensorDataset(torch.arange(80.0).reshape(20, 4))
         run, _, loader, _ = deepspeed.initialize(model=Net(), config=CONFIG, training_data=data)

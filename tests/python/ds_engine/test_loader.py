@@ -50,7 +50,7 @@ def test_behind_the_last_sample_an_epoch_begins(position):
     assert rows(one) == rows(loader())
 
 
-def test_another_world_continues_behind_the_same_samples():
+def test_another_world_continues_after_the_same_samples():
     pair = [iter(loader(world=2, rank=rank)) for rank in range(2)]
     seen = [i for one in pair for i in rows([next(one), next(one)])]
     alone = loader()
@@ -102,7 +102,7 @@ def test_a_look_at_a_batch_without_a_round_moves_nothing():
     assert one.epoch == 2
 
 
-def test_an_epoch_that_is_left_behind_a_round_counts():
+def test_an_epoch_that_ends_after_a_round_counts():
     one = loader()
     next(iter(one))
     assert one.commit() == Place(0, 2, 0)
@@ -136,7 +136,7 @@ def micro_batch(run, batch):
     run.step()
 
 
-def test_a_round_commits_the_place_beside_the_scripts_own_state(fake):
+def test_a_round_commits_the_position_with_the_scripts_own_state(fake):
     run, data = engine()
     run.optimizer.user_state = {"mine": 1}
     for number, batch in zip(range(5), data):

@@ -55,7 +55,7 @@ def test_a_killed_run_continues_from_its_checkpoint_with_other_trainers(
         assert said == f"8 {16 * before + 16 * after} [0.0025]\n"
 
 
-def test_a_running_engine_loads_again_and_leaves_one_job_behind(
+def test_a_running_engine_loads_again_and_keeps_one_job(
     tmp_path, shared_servers, monkeypatch
 ):
     monkeypatch.setenv("BALLAST_ENDPOINTS", ",".join(shared_servers(2)))

@@ -50,7 +50,7 @@ def oracle(world, accumulation):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("world", "dies"), [(1, 17), (2, 11)])
-def test_a_killed_script_continues_behind_its_last_round(
+def test_a_killed_script_continues_after_its_last_round(
     tmp_path, shared_servers, monkeypatch, world, dies
 ):
     """It dies in its second epoch, inside a window of three micro-batches."""

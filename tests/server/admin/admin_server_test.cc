@@ -295,7 +295,7 @@ TEST(AdminServerStartTest, OneAddressCannotTakeThePlacesOfOthers) {
   EXPECT_EQ(Body(Get((*server)->port(), "/healthz")), "ok\n");
 }
 
-TEST_F(AdminServerTest, WhatIsNoRequestIsRefused) {
+TEST_F(AdminServerTest, MalformedRequestsAreRefused) {
   for (const char* line : {"GET /healthz\r\n\r\n", "GET /healthz HTTP/2.0\r\n\r\n",
                            "GET healthz HTTP/1.1\r\n\r\n", "GET  /healthz HTTP/1.1\r\n\r\n"}) {
     EXPECT_THAT(Say(server_->port(), line), StartsWith("HTTP/1.1 400 Bad Request\r\n")) << line;

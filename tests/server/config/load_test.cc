@@ -117,7 +117,7 @@ TEST(Load, VariablesOfClientsAndOtherProgramsAreIgnored) {
   EXPECT_THAT(loaded->warnings, testing::IsEmpty());
 }
 
-TEST(Load, WhatKubernetesAndDockerSetForAServiceIsIgnored) {
+TEST(Load, ServiceVariablesOfKubernetesAndDockerAreIgnored) {
   const auto loaded = LoadText("", {{"BALLAST_SERVICE_HOST", "10.0.0.1"},
                                     {"BALLAST_SERVICE_PORT", "7000"},
                                     {"BALLAST_SERVICE_PORT_GRPC", "7000"},

@@ -39,7 +39,7 @@ TEST(ParsePeersFile, ReadsJsonAndRefusesTheRest) {
   }
 }
 
-TEST(ReadPeersFile, TellsWhatIsNotThereFromWhatIsNoFile) {
+TEST(ReadPeersFile, DistinguishesAMissingFileFromANonFile) {
   EXPECT_EQ(ReadPeersFile(testing::TempDir() + "/no-such-file").status().code(),
             absl::StatusCode::kNotFound);
   const absl::Status status = ReadPeersFile(testing::TempDir()).status();

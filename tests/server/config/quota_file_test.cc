@@ -8,7 +8,7 @@ namespace {
 
 using server::kUnlimited;
 
-TEST(QuotaFileTest, ARowTakesFromTheDefaultRowWhatItLeavesOut) {
+TEST(QuotaFileTest, ARowTakesItsMissingFieldsFromTheDefaultRow) {
   const auto table = ParseQuotas(
       "tenants:\n"
       "  acme: {jobs: 16, disk: unlimited}\n"

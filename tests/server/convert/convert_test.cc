@@ -54,7 +54,7 @@ TEST(ConvertTest, AJobPlanSurvivesTheWire) {
   EXPECT_EQ(back->layout_version, 4u);
 }
 
-TEST(ConvertTest, WhatAServerGrantsWithItsSealSurvivesTheWire) {
+TEST(ConvertTest, AGrantWithASealSurvivesTheWire) {
   SealAnswer answer{.version = 7, .prepared = true, .init_missing = true, .world_max = 3};
   const SealAnswer granted = *FromProto(ToProto(answer));
   EXPECT_EQ(granted.version, 7u);

@@ -77,7 +77,7 @@ void ExpectRestored(DurableDirectories* cluster, const RestoreCall& call, const 
 }
 
 // Snapshot, restore and export of a job that has fewer servers than its cluster.
-TEST(GrownCluster, SnapshotsAndExportsJobsOfBefore) {
+TEST(GrownCluster, SnapshotsAndExportsEarlierJobs) {
   DurableDirectories cluster(3, {.snapshots = true, .shared = true, .members = {0, 1}});
   Trainers job(&cluster, 0, "old");
   ASSERT_TRUE(job.Attach(100).ok());

@@ -448,7 +448,7 @@ TEST(HalfMadeJobs, AJobThatItsHomeHasLostDoesNotBeginAgain) {
   }
 }
 
-TEST(HalfMadeJobs, WhatABrokenOffCreationLeftMakesRoomForTheNextOne) {
+TEST(HalfMadeJobs, AnAbortedCreationMakesRoomForTheNextOne) {
   for (const bool restarted : {false, true}) {
     DurableDirectories cluster(2);
     const uint64_t leftover = MakeJob(&cluster);  // No round was voted on.

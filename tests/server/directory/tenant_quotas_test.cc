@@ -95,7 +95,7 @@ TEST_F(TenantQuotasTest, ATenantAtItsQuotaIsRefusedAndADeletionMakesRoom) {
   EXPECT_TRUE(MakeNamed("two").ok());
 }
 
-TEST_F(TenantQuotasTest, WhatOneServerRefusesIsGivenBackAtTheOthers) {
+TEST_F(TenantQuotasTest, ARefusalByOneServerReleasesTheOthersGrants) {
   StartServers({}, Limit(&Amounts::disk_bytes, 5000));
   const absl::Status refused = MakeNamed("one").status();
   EXPECT_EQ(ReasonOf(refused), Reason::kOverQuota) << refused;
@@ -311,7 +311,7 @@ class StoredJobsRun {
   uint64_t refused_ = 0;
 };
 
-TEST(StoredJobsQuotaTest, WhatIsOnTheDiskIsCountedToTheByteThroughEverythingThatBefallsIt) {
+TEST(StoredJobsQuotaTest, DiskUseIsCountedToTheByteThroughAJobsWholeLife) {
   uint64_t refused = 0;
   for (uint64_t seed = 1; seed <= 4; ++seed) {
     SCOPED_TRACE(seed);
@@ -431,7 +431,7 @@ TEST_F(SnapshotQuotasTest, ASnapshotThatCouldNotBeRemovedCountsWhole) {
   EXPECT_EQ(Used(), 0u);
 }
 
-TEST_F(SnapshotQuotasTest, WhatARemovalThatFailedHasLeftCountsUntilAStartRemovesIt) {
+TEST_F(SnapshotQuotasTest, LeftoversOfAFailedRemovalCountUntilAStartRemovesThem) {
   ASSERT_NO_FATAL_FAILURE(Take());
   ASSERT_NE(part_bytes_[0], part_bytes_[1]);
   disk_.FailNext(MemoryDisk::Operation::kRemove, Path("part-1"), EIO);
@@ -488,7 +488,7 @@ TEST_F(ExportQuotasTest, ARestartFindsEachTenantsExportsInTheBook) {
   }
 }
 
-TEST_F(ExportQuotasTest, WhatAKilledServerWasWritingAndWhatUsersRemovedIsGivenBack) {
+TEST_F(ExportQuotasTest, UnfinishedAndRemovedExportsAreGivenBack) {
   ASSERT_NO_FATAL_FAILURE(Write({"a", "one"}, 100));
   ASSERT_NO_FATAL_FAILURE(Write({"a", "two"}, 20));
   ASSERT_TRUE(book_->Begin({"a", "half"}, 3, /*state=*/true).ok());
@@ -526,7 +526,7 @@ TEST_F(ExportQuotasTest, ABookThatCannotBeWrittenRefusesTheExport) {
   EXPECT_TRUE(absl::IsNotFound(disk_.List(files_->exports("a").Directory("two")).status()));
 }
 
-TEST_F(ExportQuotasTest, WhatARemovalThatFailedHasLeftCountsUntilAStartRemovesIt) {
+TEST_F(ExportQuotasTest, LeftoversOfAFailedRemovalCountUntilAStartRemovesThem) {
   ASSERT_TRUE(book_->Begin({"a", "one"}, 100, /*state=*/false).ok());
   const Exports exports = files_->exports("a");
   const std::string file = exports.Directory("one") + "/model.safetensors";

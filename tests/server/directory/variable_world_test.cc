@@ -313,7 +313,7 @@ TEST_F(VariableWorldTest, ButNotWithFewerThanTheyAskFor) {
   EXPECT_TRUE(two.Get().ok());
 }
 
-TEST_F(VariableWorldTest, WhoWaitsInVainIsToldForWhom) {
+TEST_F(VariableWorldTest, ATimedOutTrainerLearnsWhichSlotIsMissing) {
   MakeAndRest(std::chrono::milliseconds(1));
   min_world_ = 3;
   wait_ = std::chrono::milliseconds(200);

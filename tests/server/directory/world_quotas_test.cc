@@ -122,7 +122,7 @@ TEST_F(WorldQuotasTest, OfTwoJobsThatGrowAtOnceIntoRoomForOneTheSecondIsRefused)
   }
 }
 
-TEST_F(WorldQuotasTest, APeersQuotaIsKeptAsTheHomesAndWhatTheHomeGrantedInVainIsGivenBack) {
+TEST_F(WorldQuotasTest, APeersQuotaIsKeptAndTheHomesUnusedGrantIsReleased) {
   ASSERT_NO_FATAL_FAILURE(MakeTwo({}, Seats(5)));
   const auto told = GrowBoth();
   // Each job has a strand of its own, so the peer may seal either of them first.

@@ -68,7 +68,7 @@ TEST_F(HeldImages, AImageIsWrittenAgainOnceItWasLetGoAsOftenAsItWasHeld) {
   EXPECT_EQ(*images_->Hold(shape_.extent), 4u);
 }
 
-TEST_F(HeldImages, OnlyWhatIsFlushedIsHeld) {
+TEST_F(HeldImages, OnlyFlushedVersionsAreHeld) {
   EXPECT_EQ(images_->Hold(shape_.extent).status().code(), absl::StatusCode::kNotFound);
   ASSERT_TRUE(WriteState(images_.get(), shape_, 1).ok());
   EXPECT_EQ(images_->Hold(shape_.extent).status().code(), absl::StatusCode::kNotFound);
@@ -78,7 +78,7 @@ TEST_F(HeldImages, OnlyWhatIsFlushedIsHeld) {
   EXPECT_EQ(images_->Hold(99).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(HeldImages, WhatWasForgottenIsNotHeldAnyMore) {
+TEST_F(HeldImages, ForgottenVersionsAreNoLongerHeld) {
   ASSERT_TRUE(Write(1).ok());
   ASSERT_TRUE(images_->Hold(shape_.extent).ok());
   images_->Forget(shape_.extent);
@@ -89,7 +89,7 @@ TEST_F(HeldImages, WhatWasForgottenIsNotHeldAnyMore) {
   EXPECT_EQ(*images_->Hold(shape_.extent), 2u);
 }
 
-TEST_F(HeldImages, WhatIsWrittenAgainAfterItWasForgottenIsSafe) {
+TEST_F(HeldImages, AForgottenVersionThatIsRewrittenIsSafe) {
   ASSERT_TRUE(Write(1).ok());
   ASSERT_TRUE(images_->Hold(shape_.extent).ok());
   images_->Forget(shape_.extent);
@@ -99,7 +99,7 @@ TEST_F(HeldImages, WhatIsWrittenAgainAfterItWasForgottenIsSafe) {
   ExpectWhole(2);
 }
 
-TEST_F(HeldImages, WhatIsCoveredIsTheHeldVersionUntilItIsLetGo) {
+TEST_F(HeldImages, TheHeldVersionStaysUntilItsRelease) {
   ASSERT_TRUE(Write(1).ok());
   ASSERT_TRUE(images_->Hold(shape_.extent).ok());
   ASSERT_TRUE(Write(2).ok());
@@ -165,7 +165,7 @@ class HeldLog : public RoundLogTest {
   }
 };
 
-TEST_F(HeldLog, WhatIsHeldCanBeBroughtToALaterVersionWhileRoundsGoOn) {
+TEST_F(HeldLog, AHoldMovesToALaterVersionDuringRounds) {
   CheckpointBoth(1);
   DoRound(1);
   const auto held = Hold();
@@ -253,7 +253,7 @@ TEST_F(HeldLog, ACrashWhileHeldFindsEveryRoundSinceTheHeldVersions) {
   }
 }
 
-TEST_F(HeldLog, WhatIsLetGoMakesRoomAgain) {
+TEST_F(HeldLog, AReleasedHoldMakesRoom) {
   CheckpointBoth(1);
   ASSERT_TRUE(Hold().ok());
   for (uint64_t round = 1; round < 20; ++round) {

@@ -112,7 +112,7 @@ TEST_P(Geometry, DiskBytesAreWhatCreateTakes) {
 
 INSTANTIATE_TEST_SUITE_P(Shapes, Geometry, ::testing::ValuesIn(GeometryCases()));
 
-TEST(JobStorageTest, WhatWasMadeIsOpenedAgainWithTheSameOptionsOnly) {
+TEST(JobStorageTest, ReopensWithTheSameOptionsOnly) {
   MemoryDisk disk;
   const StorageOptions options = OptionsOf({100, 200});
   ASSERT_TRUE(JobStorage::Create(&disk, kDirectory, options).ok());

@@ -15,7 +15,7 @@ class StorageMeterTest : public testing::Test {
   const StorageMeter meter_{RealClock::Get(), &metrics_, {.name = "gpt"}, true};
 };
 
-TEST_F(StorageMeterTest, WhatIsAppendedIsUnflushedUntilAFlushReturns) {
+TEST_F(StorageMeterTest, AppendedBytesAreUnflushedUntilAFlushReturns) {
   EXPECT_TRUE(meter_.Appended(meter_.Now(), 5000, absl::OkStatus()).ok());
   EXPECT_TRUE(meter_.Appended(meter_.Now(), 0, absl::OkStatus()).ok());
   const uint64_t bytes = GradientLog::RecordBytes(5000) + GradientLog::RecordBytes(0);

@@ -358,7 +358,7 @@ TEST_F(EpochTest, AnEpochWhoseMembersHaveAllLeftIsAdoptedBeforeTheJobEnds) {
   EXPECT_EQ(heard, (std::vector<std::string>{"adopted", "ended"}));
 }
 
-TEST_F(EpochTest, WhatWasCollectedInTheOldEpochCountsForNothing) {
+TEST_F(EpochTest, VotesOfTheOldEpochAreDiscarded) {
   ASSERT_TRUE(Attach(1).ok());
   Push(1);
   const Vote old = WaitForVote(1);
@@ -448,7 +448,7 @@ absl::Status TooLongAgo() {
                        "server 0 votes on round 1");
 }
 
-TEST_F(EpochTest, AServerWhosePeersHaveLeftItsRoundBehindEndsItsJob) {
+TEST_F(EpochTest, AServerWhosePeersFinishedItsRoundEndsItsJob) {
   ASSERT_TRUE(Attach(1).ok());
   Push(1);
   WaitForVote(1);
@@ -469,7 +469,7 @@ TEST_F(EpochTest, AnAnswerToALateQuestionEndsNothing) {
 }
 
 // Whoever is two rounds ahead has had the other's vote on the round between, which was durable.
-TEST_F(EpochTest, APeerThatIsTwoRoundsBehindIsToldThatItsDiskHasLostVotes) {
+TEST_F(EpochTest, APeerThatIsTwoRoundsLateLearnsThatItsDiskLostVotes) {
   ASSERT_TRUE(Attach(1).ok());
   Vote vote;
   for (const uint64_t round : {1, 2}) {
@@ -519,7 +519,7 @@ TEST_F(EpochTest, ASeatIsOpenWhileItsStreamIsAndWhileItsProcessIsOnItsWayBack) {
   EXPECT_FALSE(other.Get().open) << "no such seat";
 }
 
-TEST_F(EpochTest, SomebodyIsThereWhileAnyStreamIsOpen) {
+TEST_F(EpochTest, AJobHasTrainersWhileAnyStreamIsOpen) {
   const auto anybody = [this] {
     Answer<SeatUse> answer;
     engine_->trainers().SlotOpen(7, answer.Setter());
@@ -546,7 +546,7 @@ TEST_F(EpochTest, AServersStopIsNoErrorInTheLog) {
   EXPECT_EQ(log.find("ERROR"), std::string::npos) << log;
 }
 
-TEST_F(EpochTest, WhatEndsAJobOtherwiseIsAnErrorInTheLog) {
+TEST_F(EpochTest, OtherEndsOfAJobAreErrorsInTheLog) {
   ::testing::internal::CaptureStderr();
   engine_->Fail(ReasonedError(absl::StatusCode::kInternal, Reason::kVoteMismatch, "a defect"));
   EXPECT_EQ(ReasonOf(Attach(1)), Reason::kVoteMismatch);

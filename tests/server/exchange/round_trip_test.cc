@@ -287,7 +287,7 @@ TEST(ExportsTest, AFinishedOneSurvivesPowerLoss) {
   EXPECT_TRUE(ReadJobFile(&disk, "/data/exports/one").ok());
 }
 
-TEST(ExportsTest, WhatACrashLeavesIsClearedByItsOwnerOnly) {
+TEST(ExportsTest, LeftoversOfACrashAreClearedByTheirOwnerOnly) {
   MemoryDisk disk;
   Exports mine(&disk, "/exports", "me");
   Exports other(&disk, "/exports", "another");

@@ -121,7 +121,7 @@ TEST(HomeJobTest, AHungUpCallFreesItsSeat) {
 
 // --- Making -------------------------------------------------------------------------------------
 
-TEST(HomeJobTest, WhatTheHomeCannotMakeNoPeerIsAskedFor) {
+TEST(HomeJobTest, AFailureAtTheHomeAsksNoPeer) {
   HomeRig rig = New();
   for (const uint32_t slot : {0u, 1u}) rig.Attach(HomeCall(slot, kFirst + slot));
   const home::Effects failed = rig.Feed(home::MadeInput{0, absl::ResourceExhaustedError("")});
@@ -131,7 +131,7 @@ TEST(HomeJobTest, WhatTheHomeCannotMakeNoPeerIsAskedFor) {
   EXPECT_EQ(rig.stage(), Stage::kOver);
 }
 
-TEST(HomeJobTest, WhatOneServerCannotMakeAllDrop) {
+TEST(HomeJobTest, AFailureAtOneServerDropsTheJobEverywhere) {
   HomeRig rig = New();
   for (const uint32_t slot : {0u, 1u}) rig.Attach(HomeCall(slot, kFirst + slot));
   rig.Feed(home::MadeInput{0, absl::OkStatus()});
@@ -150,7 +150,7 @@ TEST(HomeJobTest, AJobWithoutARecordIsDropped) {
   EXPECT_EQ(rig.stage(), Stage::kOver);
 }
 
-TEST(HomeJobTest, ALostPeerEndsWhatIsNotMadeAndNothingElseOfADurableJob) {
+TEST(HomeJobTest, ALostPeerEndsOnlyTheUnfinishedPartsOfADurableJob) {
   HomeRig making = New();
   for (const uint32_t slot : {0u, 1u}) making.Attach(HomeCall(slot, kFirst + slot));
   const home::Effects lost = making.Feed(home::PeerLostInput{1, "killed"});

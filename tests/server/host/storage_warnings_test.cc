@@ -52,7 +52,7 @@ TEST(StorageWarnings, ALimitOnFilesIsNamedWhereItIsBelowWhatTheDiskHasRoomFor) {
   EXPECT_TRUE(StorageWarnings(facts).empty());
 }
 
-TEST(StorageWarnings, ReadsWhatIsThere) {
+TEST(StorageWarnings, ReadsExistingFacts) {
   MemoryDisk disk;
   EXPECT_TRUE(ReadStorageFacts(&disk, "/").direct_io);
   EXPECT_FALSE(ReadStorageFacts(&disk, "/").in_memory) << "the root of this machine is a tmpfs";

@@ -51,7 +51,7 @@ TEST_F(TemporaryDataTest, GoesWithItsOwner) {
   EXPECT_THAT(status.message(), testing::HasSubstr("none/ballast-dev-"));
 }
 
-TEST_F(TemporaryDataTest, WhatADeadOwnerLeftIsRemoved) {
+TEST_F(TemporaryDataTest, ADeadOwnersFilesAreRemoved) {
   const std::string dead = Make("ballast-dev-dead00", "17\n");
   EXPECT_THAT(RemoveStaleTemporaryData(parent_.string()), testing::ElementsAre(dead));
   EXPECT_TRUE(fs::is_empty(parent_));
@@ -69,7 +69,7 @@ TEST_F(TemporaryDataTest, ADirectoryInUseStays) {
   EXPECT_THAT(RemoveStaleTemporaryData(parent_.string()), testing::ElementsAre(used));
 }
 
-TEST_F(TemporaryDataTest, WhatMayBeAMomentOldOrIsNotOursStays) {
+TEST_F(TemporaryDataTest, YoungOrForeignFilesStay) {
   Make("ballast-dev-new000", std::nullopt);  // its owner has not come to its lock yet
   Make("ballast-dev-newer0", "");            // its owner is about to lock it
   Make("ballast-run-other0", "17\n");

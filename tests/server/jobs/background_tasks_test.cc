@@ -218,7 +218,7 @@ TEST(MemoryBookTest, FreeAndHeldMakeTheBudget) {
   EXPECT_EQ(book.used_bytes(), 0u);
 }
 
-TEST(MemoryBookTest, WhatIsReservedIsNotFree) {
+TEST(MemoryBookTest, ReservedMemoryIsNotFree) {
   MemoryBook book({.self = 1, .bytes = 1 << 20, .state_bytes = 1 << 20, .window_extents_min = 1},
                   std::make_shared<Quotas>(), nullptr);
   const MemoryRoom before = book.Free();
@@ -254,7 +254,7 @@ TEST(MemoryBookTest, AJobThatRanBeforeIsPlannedOverTheBudgetAsFarAsTheMachineGoe
 }
 
 // A thread for the disk makes a durable job of the same tenant between a plan and its opening.
-TEST(MemoryBookTest, WhatAnotherThreadTakesOfTheQuotaIsNotTakenTwice) {
+TEST(MemoryBookTest, ConcurrentGrantsDoNotExceedTheQuota) {
   const auto quotas = std::make_shared<Quotas>(1);
   MemoryBook book({.self = 1, .bytes = 1 << 20, .state_bytes = 1 << 20, .window_extents_min = 1},
                   quotas, nullptr);

@@ -69,7 +69,7 @@ size_t CheckWholeJobsOnly(DurableDisk* disk, const std::string& what) {
   return plans->size();
 }
 
-TEST(JobStoreTest, WhatWasCreatedIsFoundAgainAndCanBeOpened) {
+TEST(JobStoreTest, ACreatedJobIsFoundAndOpened) {
   const auto disk = NewDisk();
   ASSERT_TRUE(MakeStore(disk.get())->Create(DurablePlan(77)).ok());
   ASSERT_TRUE(MakeStore(disk.get())->Create(DurablePlan(5)).ok());
@@ -530,7 +530,7 @@ TEST(JobStoreTest, AJobOfManyTensorsHasRoomForItsRecords) {
   }
 }
 
-TEST(JobStoreTest, WhatIsNotAJobIsLeftAlone) {
+TEST(JobStoreTest, ForeignFilesAreLeftAlone) {
   const auto disk = NewDisk();
   for (const char* name : {"lost+found", "0000000000000000", "5", "000000000000004d.old"}) {
     ASSERT_TRUE(disk->MakeDirectory(std::string(kJobsRoot) + "/" + name).ok());
@@ -542,7 +542,7 @@ TEST(JobStoreTest, WhatIsNotAJobIsLeftAlone) {
   EXPECT_EQ(disk->Paths().size(), 4u);
 }
 
-TEST(JobStoreTest, RemembersWhatOthersWereToldToMakeUntilItHasTheJob) {
+TEST(JobStoreTest, RemembersRequestedCreationsUntilItHasTheJob) {
   const auto disk = NewDisk();
   const auto store = MakeStore(disk.get());
   const JobPlan plan = DurablePlan();

@@ -288,7 +288,7 @@ class RunTest(unittest.TestCase):
         self.assertEqual(out, f"export BALLAST_ENDPOINTS={address}\n")
         self.assertEqual(list(temporary.iterdir()), [])
 
-    def test_dev_removes_what_a_killed_one_left_behind_and_nothing_of_one_that_lives(self):
+    def test_dev_removes_only_the_data_of_killed_servers(self):
         temporary = pathlib.Path(self.folder) / "tmp"
         temporary.mkdir()
         with ServerProcess(self.folder, "--dev", TMPDIR=str(temporary)) as killed:

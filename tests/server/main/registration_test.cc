@@ -21,7 +21,7 @@ TEST(RegistrationTest, ARecordSaysWhereTheServerIsAndWhatItsDataLieOn) {
   EXPECT_THAT(record, ::testing::ContainsRegex("device [0-9]+:[0-9]+"));
 }
 
-TEST(RegistrationTest, WhatIsNotKnownIsLeftOut) {
+TEST(RegistrationTest, UnknownFactsAreOmitted) {
   EXPECT_EQ(DescribeServer("a:1", "/nowhere"), "address a:1\ndata_dir /nowhere\n");
 }
 

@@ -18,7 +18,7 @@ JobStatus Job(uint64_t round, const std::string& phase) {
   return job;
 }
 
-TEST(StragglerLogTest, ARoundThatStaysOpenNamesWhoOwesWhat) {
+TEST(StragglerLogTest, AnOpenRoundNamesTheMissingFrames) {
   StragglerLog log;
   EXPECT_TRUE(log.Lines({Job(5, "collect")}).empty());
   const auto lines = log.Lines({Job(5, "collect")});

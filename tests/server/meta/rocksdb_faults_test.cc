@@ -113,7 +113,7 @@ class RocksDbFaults : public testing::Test {
   int copies_ = 0;
 };
 
-TEST_F(RocksDbFaults, WhatIsCommittedSurvivesPowerLoss) {
+TEST_F(RocksDbFaults, CommittedWritesSurvivePowerLoss) {
   for (uint64_t revision = 1; revision <= 5; ++revision) {
     const std::string value = absl::StrCat("value ", revision);
     const auto result = store_->Txn(PutAlways("key", value));
@@ -160,7 +160,7 @@ TEST_F(RocksDbFaults, AfterAFailedSyncNothingIsWrittenUntilTheStoreIsOpenedAnew)
 
 // Of a write whose sync failed, or of a process that was killed before it: the next one reads it
 // from the cache, and others build on it.
-TEST_F(RocksDbFaults, WhatAnOpenedStoreShowsSurvivesPowerLoss) {
+TEST_F(RocksDbFaults, ReadsOfAnOpenedStoreSurvivePowerLoss) {
   ASSERT_TRUE(store_->Txn(PutAlways("a", "1")).ok());
   disk_.FailSyncs(true);
   EXPECT_FALSE(store_->Txn(PutAlways("a", "2")).ok());

@@ -78,7 +78,7 @@ TEST(RocksDbMetaStore, EverythingIsThereAfterARestart) {
   EXPECT_EQ(ValueOf(store->get(), "b"), "value of b");
 }
 
-TEST(RocksDbMetaStore, RevisionsGoOnAfterARestartEvenBehindADelete) {
+TEST(RocksDbMetaStore, RevisionsContinueAfterARestartEvenAfterADelete) {
   const StoreFolder folder;
   WriteStore(folder.store(), {"a", "b"});
   for (uint64_t revision = 3; revision < 8; ++revision) {

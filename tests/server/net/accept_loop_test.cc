@@ -155,7 +155,7 @@ TEST_F(AcceptLoopTest, ServesAConnectionOnceItHasSpokenAndNoLongerWatchesIt) {
   EXPECT_EQ(open_, 1u);
 }
 
-TEST_F(AcceptLoopTest, WithoutADescriptorItRefusesAndServesWhatComesLater) {
+TEST_F(AcceptLoopTest, WithoutADescriptorItRefusesAndServesLaterConnections) {
   Preface(10);
   const Incoming none{Accepted::kNoDescriptor, -1, ""};
   sockets_.Add({.arrive = {none, none, none}});
@@ -166,7 +166,7 @@ TEST_F(AcceptLoopTest, WithoutADescriptorItRefusesAndServesWhatComesLater) {
   EXPECT_EQ(served_, std::vector<int>{10});
 }
 
-TEST_F(AcceptLoopTest, WithoutEvenTheReserveThePortRestsAndComesBack) {
+TEST_F(AcceptLoopTest, RecoversAfterRunningOutOfDescriptors) {
   Preface(10);
   const Incoming none{Accepted::kNoDescriptor, -1, ""};
   sockets_.reserve = false;
@@ -272,7 +272,7 @@ TEST_F(AcceptLoopTest, ADescriptorThatComesAgainIsANewConnection) {
   EXPECT_EQ(open_, 1u);
 }
 
-TEST_F(AcceptLoopTest, StopClosesWhatHasNotSpokenAndNothingThatIsServed) {
+TEST_F(AcceptLoopTest, StopClosesSilentConnectionsAndKeepsServedOnes) {
   Preface(10);
   sockets_.Add({.arrive = {From(10, "a"), From(11, "a")}});
   Play();

@@ -11,7 +11,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-TEST(ConnectionGate, CountsInTotalAndPerAddressAndTakesBackWhatIsClosed) {
+TEST(ConnectionGate, CountsOpenConnectionsInTotalAndPerAddress) {
   ConnectionGate gate({.total = 3, .per_address = 2, .per_second = 100});
   EXPECT_EQ(gate.Admit("a", seconds(0)), std::nullopt);
   EXPECT_EQ(gate.Admit("a", seconds(0)), std::nullopt);

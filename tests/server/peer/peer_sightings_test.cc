@@ -68,7 +68,7 @@ TEST_F(PeerSightingsTest, OtherClustersAndOlderReleasesAreNoProblem) {
   EXPECT_THAT(sightings_.Problems(), IsEmpty());
 }
 
-TEST_F(PeerSightingsTest, WhatStrangersSayIsBounded) {
+TEST_F(PeerSightingsTest, ReportsOfUnknownPeersAreBounded) {
   sightings_.SetServers(0, Servers({0, 1}));
   for (uint32_t id = 1; id < 1000; ++id) sightings_.OnRequest(HelloOf(id, id, {0, id}));
   EXPECT_EQ(sightings_.Problems().size(), 63u);  // Server 1 has the same list.

@@ -41,7 +41,7 @@ TEST(QuotasTest, ACheckTakesNothing) {
   EXPECT_TRUE(quotas.Uses().empty());
 }
 
-TEST(QuotasTest, WhatIsGivenAtTheEndIsGivenWithTheLastCopy) {
+TEST(QuotasTest, ReleasesWithTheLastCopy) {
   const auto quotas = std::make_shared<Quotas>();
   ASSERT_TRUE(quotas->Take({Kind::kAttach, 1}, "a", {.waiting_attaches = 1}).ok());
   std::shared_ptr<void> end = GiveAtEnd(quotas, {Kind::kAttach, 1});

@@ -45,7 +45,7 @@ TEST(TenantLedgerTest, ATenantGetsItsLimitAndNotOneMore) {
   EXPECT_FALSE(ledger.Take({Kind::kStored, 3}, "b", {.disk_bytes = 100}));
 }
 
-TEST(TenantLedgerTest, WhatIsRefusedForOneResourceTakesNoneOfTheOthers) {
+TEST(TenantLedgerTest, ARefusalForOneResourceTakesNoneOfTheOthers) {
   TenantLedger ledger;
   ledger.SetLimits(Table(Limit(&Amounts::seats, 3)));
   EXPECT_TRUE(ledger.Take({Kind::kOpen, 1}, "a", {.jobs = 1, .seats = 4, .dram_bytes = 9}));
@@ -64,7 +64,7 @@ TEST(TenantLedgerTest, AnEntryThatGrowsTakesOnlyTheDifference) {
   EXPECT_EQ(ledger.UsedBy("a").dram_bytes, 10u);
 }
 
-TEST(TenantLedgerTest, ALimitBelowWhatIsUsedKeepsThatAndGrantsNothingNew) {
+TEST(TenantLedgerTest, ALimitBelowTheUseKeepsItAndGrantsNothingNew) {
   TenantLedger ledger;
   EXPECT_FALSE(ledger.Take({Kind::kOpen, 1}, "a", {.seats = 4, .dram_bytes = 8}));
   ledger.SetLimits(Table(Limit(&Amounts::seats, 2)));

@@ -281,7 +281,7 @@ TEST(CaptureGivenUp, RoundsDoNotWaitForACaptureThatHoldsTheLogUp) {
 }
 
 // The home that had it held has ended, and has started again since.
-TEST(CaptureGivenUp, WhatIsHeldForAnEarlierSnapshotGivesWay) {
+TEST(CaptureGivenUp, AnEarlierSnapshotsHoldIsReleased) {
   CapturedJob job(3, {0}, false);
   job.Round();
   auto held = job.HoldAll();
@@ -452,7 +452,7 @@ class RoundsOfNow : public ImagesOfNow {
   }
 };
 
-TEST(Capture, APacedRunRestsBehindEveryReadAndWrite) {
+TEST(Capture, APacedRunPausesAfterEveryReadAndWrite) {
   DurableCluster cluster({900, 5, 2000}, /*world=*/1, {0}, /*seed=*/1);
   Capture capture{.layout = cluster.layout(),
                   .log = std::make_shared<RoundsOfNow>(),

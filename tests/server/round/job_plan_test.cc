@@ -163,7 +163,7 @@ TEST(JobPlanTest, StateThatDoesNotFitLivesOnNvmeIfItMay) {
   }
 }
 
-TEST(JobPlanTest, WhatABudgetForEverythingLeavesIsCache) {
+TEST(JobPlanTest, TheRestOfTheBudgetIsCache) {
   const JobPlan plan = PlanOfFortyExtents(Durability::kPower, Device::kNvme);
   const uint64_t all = PlanMemory(plan, 1, {1 << 30}, 4)->total();
   const auto less = PlanMemory(plan, 1, {all - 7 * 4096}, 4);

@@ -109,7 +109,7 @@ TEST(ReducedTest, DigestsThatDifferFailTheJobWithBothSlotsAndTheTensor) {
   EXPECT_EQ(f.fsm_.phase(), Phase::kFailed);
 }
 
-TEST(ReducedTest, DigestsAreComparedBehindASlotThatHasNone) {
+TEST(ReducedTest, DigestsAreComparedAfterASlotWithoutOne) {
   Reduced f(3);
   f.BeginWith(0, {});
   f.BeginWith(1, {7, 8});

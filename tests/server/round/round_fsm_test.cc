@@ -499,7 +499,7 @@ TEST(RoundFsmTest, AServerRestoredWhilePreparedGivesItsVoteAgain) {
 }
 
 // The peer may have asked for it when this server had not voted yet, and asks no more.
-TEST(RoundFsmTest, AServerRestoredBehindADecisionGivesItsLastVoteAgain) {
+TEST(RoundFsmTest, AServerRestoredAfterADecisionRepeatsItsLastVote) {
   const JobPlan plan = Durable(MakePlan({300}, 1, {0, 1}));
   Fixture before(plan, 1);
   Restored restored;

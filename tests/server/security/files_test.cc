@@ -75,7 +75,7 @@ TEST_F(FilesTest, AFileAtFaultIsNamed) {
               HasSubstr("limit of 4194304 bytes"));
 }
 
-TEST_F(FilesTest, AFileAtFaultLeavesWhatWasRead) {
+TEST_F(FilesTest, AFaultyFileKeepsTheOldContent) {
   const Identity server{.role = Role::kServer, .domain = "d", .server = 1};
   const std::string bad = Write("both_bad", "x\n", 0600);
   GateFiles files;

@@ -216,7 +216,7 @@ class OtherTenantTest : public ::testing::TestWithParam<std::string> {
   GenericServer server_;
 };
 
-TEST_P(OtherTenantTest, HearsOfWhatIsThereWhatItHearsOfWhatIsNot) {
+TEST_P(OtherTenantTest, GetsTheSameAnswersForExistingAndMissingJobs) {
   const std::string missing = Ask("b", GetParam(), {kMissing, kMissingJob});
   EXPECT_EQ(Ask("b", GetParam(), Theirs()), missing);
 }

@@ -138,7 +138,7 @@ TEST_F(PeerNumbersTest, AServerThatLacksOursIsAsked) {
   home_.Told(1, other_.NumberFor(0), "");
 }
 
-TEST_F(PeerNumbersTest, WhatIsSaidOfOtherServersIsDropped) {
+TEST_F(PeerNumbersTest, ReportsAboutOtherServersAreDropped) {
   home_.Told(7, Secret('x'), "");
   home_.Answered(7, Sha256(Secret('x')));
   EXPECT_EQ(home_.HeaderTo(7, 0), std::nullopt);

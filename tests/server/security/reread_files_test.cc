@@ -91,7 +91,7 @@ TEST_F(RereadFilesTest, ALinkThatIsTurnedToAnotherFileOfTheSameSizeCounts) {
   EXPECT_EQ(taken_, "text 2");
 }
 
-TEST_F(RereadFilesTest, AFaultLeavesWhatWasReadAndIsToldUntilItIsMended) {
+TEST_F(RereadFilesTest, AFaultKeepsTheOldContentAndIsReportedUntilFixed) {
   const auto files = Files();
   EXPECT_THAT(files->faults(), IsEmpty());
   Write("file", "bad");

@@ -37,7 +37,7 @@ TEST_F(RefusedTrainersTest, ARefusalNamesJobReasonAndPeer) {
   EXPECT_THAT(line, HasSubstr("peer=\"ipv4:10.0.0.7:40000\""));
 }
 
-TEST_F(RefusedTrainersTest, WhatATrainerAsksAgainByItselfIsNoLine) {
+TEST_F(RefusedTrainersTest, AutomaticRetriesOfATrainerAreNotLogged) {
   EXPECT_THAT(Said("gpt", absl::UnavailableError("replays")), IsEmpty());
   EXPECT_THAT(Said("gpt", ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kNotHome,
                                         "ask server 0")),

@@ -149,7 +149,7 @@ TEST_F(TrainerStreamTest, AProtocolWithoutOverlapIsRefused) {
   ExpectError(&stream, Reason::kProtocolMismatch, absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_F(TrainerStreamTest, WhatTheEngineSaysToTheSeatReachesTheTrainer) {
+TEST_F(TrainerStreamTest, EngineMessagesReachTheTrainer) {
   engine().attach_answer = ReasonedError(absl::StatusCode::kFailedPrecondition,
                                          Reason::kWrongIncarnation, "a newer process holds it");
   RawStream stream = Open();
@@ -276,7 +276,7 @@ TEST_F(TrainerStreamTest, AHeartbeatIsAnswered) {
   }
 }
 
-TEST_F(TrainerStreamTest, WhatAHeartbeatSaysOfTheTrainerReachesTheDirectory) {
+TEST_F(TrainerStreamTest, HeartbeatReportsReachTheDirectory) {
   RawStream stream = Open();
   Greet(&stream);
   v1::ClientMessage message = Heartbeat(1);

@@ -124,7 +124,7 @@ TEST_F(SnapshotStoreTest, PartsTakeTheBytesThatAreToldBefore) {
   }
 }
 
-TEST_F(SnapshotStoreTest, WhatACrashLeavesIsClearedByItsOwnerOnly) {
+TEST_F(SnapshotStoreTest, LeftoversOfACrashAreClearedByTheirOwnerOnly) {
   Take("whole", kId + 1);
   ASSERT_TRUE(Store(0).Begin(kId, plan_.spec.name, "half", 1000).ok());
   WriteParts();
@@ -279,7 +279,7 @@ TEST_F(SnapshotStoreTest, DamageIsNamedWhereverItIs) {
   EXPECT_EQ(ReasonOf(Store(0).Find(kId).status()), Reason::kStateLost);
 }
 
-TEST_F(SnapshotStoreTest, APassingOneIsNobodysAndGoesWithWhoeverTookIt) {
+TEST_F(SnapshotStoreTest, ATemporaryOneHasNoOwnerAndEndsWithItsTaker) {
   const std::string name(kPassingSnapshotName);
   Take();
   Take(name, kId + 1);

@@ -45,7 +45,7 @@ TEST(PlaceNamesTest, ARelativeSettingIsFoundByItsWholePath) {
   EXPECT_EQ(DataIn("build/../build/dev").Outward(whole + "/jobs"), "storage.data_dir/jobs");
 }
 
-TEST(PlaceNamesTest, WhatTravelsHasThePathNeitherInItsTextNorInItsDetail) {
+TEST(PlaceNamesTest, SentErrorsContainThePathNeitherInTextNorInDetail) {
   const absl::Status status =
       ReasonedError(absl::StatusCode::kDataLoss, Reason::kStateLost, "/srv/data/jobs/7 is damaged",
                     {.job = "train", .round = 9, .slot = 2, .server = 3, .address = "a:1"});

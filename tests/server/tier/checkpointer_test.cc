@@ -151,7 +151,7 @@ TEST_F(CheckpointerTest, AtMostTwoCopiesAreUnderWay) {
   EXPECT_EQ(log_.images.size(), 9u);
 }
 
-TEST_F(CheckpointerTest, WhatADiskCouldNotWriteInItsRoundIsMadeUpForButNotTwice) {
+TEST_F(CheckpointerTest, AMissedWriteOfARoundIsMadeUpForOnce) {
   Make(6, 3, std::vector<uint64_t>(6, 1));
   for (uint64_t round = 2; round < 50; ++round) checkpointer_->OnRound();
   Pump(50);

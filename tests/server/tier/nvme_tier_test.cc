@@ -113,7 +113,7 @@ TEST_F(NvmeTierTest, NoImageIsOlderThanTwoSweeps) {
   }
 }
 
-TEST_F(NvmeTierTest, WhoeverFindsNoRoomWaitsInOrder) {
+TEST_F(NvmeTierTest, WaitersForRoomAreServedInOrder) {
   Make(8, 4);
   std::vector<uint32_t> ready;
   for (uint32_t e = 0; e < 7; ++e) {

@@ -36,7 +36,7 @@ TEST_F(SimThreadsTest, OneThreadKeepsTheOrderOfPosting) {
   EXPECT_GT(world_.now(), 0u);
 }
 
-TEST_F(SimThreadsTest, WhatRunsDuringAPauseComesInTheMiddle) {
+TEST_F(SimThreadsTest, TasksDuringAPauseRunInTheMiddle) {
   const auto log = threads_.MakeExecutor("log", 1);
   const auto strand = threads_.MakeExecutor("strand", 1);
   std::vector<std::string> seen;
@@ -54,7 +54,7 @@ TEST_F(SimThreadsTest, WhatRunsDuringAPauseComesInTheMiddle) {
   EXPECT_EQ(seen, (std::vector<std::string>{"flush begins", "round", "flush ends"}));
 }
 
-TEST_F(SimThreadsTest, ShutdownRunsWhatHasPausedAndWhatWaits) {
+TEST_F(SimThreadsTest, ShutdownRunsPausedAndWaitingTasks) {
   const auto log = threads_.MakeExecutor("log", 1);
   std::vector<int> seen;
   log->Post([&] {
@@ -71,7 +71,7 @@ TEST_F(SimThreadsTest, ShutdownRunsWhatHasPausedAndWhatWaits) {
   EXPECT_EQ(seen.size(), 2u);
 }
 
-TEST_F(SimThreadsTest, TheEndOfTheProcessDropsWhatWaits) {
+TEST_F(SimThreadsTest, TheEndOfTheProcessDropsWaitingTasks) {
   const auto log = threads_.MakeExecutor("log", 1);
   const auto owned = std::make_shared<int>(1);
   int ended = 0;

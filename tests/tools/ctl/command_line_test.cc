@@ -50,7 +50,7 @@ TEST(CommandLine, EachCommandIsFoundByItsName) {
   }
 }
 
-TEST(CommandLine, ValuesStandBehindABlankOrAnEqualsSign) {
+TEST(CommandLine, ValuesFollowABlankOrAnEqualsSign) {
   const absl::StatusOr<const Command*> fork = FindCommand({"snapshot", "fork"});
   ASSERT_TRUE(fork.ok());
   const auto options = ParseOptions(

@@ -27,7 +27,7 @@ TEST(AioSection, ReadsConfigSectionAndWhatIsPrinted) {
   }
 }
 
-TEST(AioSection, WhatDeepSpeedsTunerPrintsIsReadWithWarnings) {
+TEST(AioSection, OutputOfDeepSpeedsTunerIsReadWithWarnings) {
   const auto settings = ParseAioSettings(
       R"({"aio": {"block_size": "1048576", "num_threads": 4, "thread_count": 2,
                   "single_submit": "false", "overlap_events": "true"}})");
@@ -41,7 +41,7 @@ TEST(AioSection, WhatDeepSpeedsTunerPrintsIsReadWithWarnings) {
   EXPECT_THAT(all, HasSubstr("aio.single_submit is the text"));
 }
 
-TEST(AioSection, WhatIsWrongIsNamed) {
+TEST(AioSection, MistakesAreNamed) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"{", "no JSON"},
       {"", "no \"aio\" section"},

@@ -38,7 +38,7 @@ constexpr char kRules[] = R"(groups:
           summary: ballast_loss_scale
 )";
 
-TEST(MetricsOfRules, AnAlertUsesWhatStandsInItsExpressionAndWhatThatIsMadeOf) {
+TEST(MetricsOfRules, AnAlertUsesTheMetricsOfItsExpressionAndOfItsRecordingRules) {
   const auto rules = MetricsOfRules(kRules);
   ASSERT_EQ(rules.size(), 2u);
   const std::set<std::string>& slow = rules.at("Slow");

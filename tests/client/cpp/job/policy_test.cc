@@ -34,7 +34,7 @@ TEST_F(PolicyTest, AHomeThatKnowsNoPolicyIsRefused) {
   EXPECT_EQ(GetErrorInfo(refused).reason_name, "UNSUPPORTED") << refused;
 }
 
-TEST_F(PolicyTest, TheAttachSaysWhatTheFirstRoundBeginsWith) {
+TEST_F(PolicyTest, TheAttachReplyCarriesTheFirstRoundsPolicy) {
   StartScaled();
   ASSERT_TRUE(Attach().ok());
   const Policy policy = client_->policy();
@@ -62,7 +62,7 @@ TEST_F(PolicyTest, AStepOfAnotherScaleIsNotSentAndOneOfTheRightScaleMayFollow) {
   }
 }
 
-TEST_F(PolicyTest, WhatNoScheduleHasIsRefusedBeforeAnythingIsSent) {
+TEST_F(PolicyTest, UnknownScheduleFieldsAreRefusedBeforeSending) {
   StartServers(1);
   options_.policy.schedule.type = "WarmupLR";
   options_.policy.schedule.arguments = {{"warmup", 3.0}};

@@ -170,7 +170,7 @@ TEST(SendPlan, UploadsHaveNoWindow) {
   EXPECT_EQ(Take(&plan).size(), 20u);
 }
 
-TEST(SendPlan, CreditsBoundWhatIsUnderWay) {
+TEST(SendPlan, CreditsBoundTheBytesInTransit) {
   const Layout layout = FiveExtents();
   SendPlan plan(&layout, Limits(300, 64));
   plan.Start(1, kOrder, {}, true);

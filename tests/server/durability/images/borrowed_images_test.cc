@@ -191,7 +191,7 @@ TEST_F(BorrowedImagesTest, AHeldBorrowedVersionStaysWhateverIsWritten) {
   EXPECT_EQ(*images_->Hold(shape_.extent), 12u);
 }
 
-TEST_F(BorrowedImagesTest, WhatWasForgottenIsNotBorrowed) {
+TEST_F(BorrowedImagesTest, ForgottenVersionsAreNotBorrowed) {
   Open();
   ASSERT_TRUE(images_->Hold(shape_.extent).ok());
   images_->Forget(shape_.extent);
@@ -212,7 +212,7 @@ TEST_F(BorrowedImagesTest, DamageOfABorrowedVersionIsTold) {
   EXPECT_EQ(images_->Flushed(shape_.extent), 0u);
 }
 
-TEST_F(BorrowedImagesTest, WhatIsMissingOrDamagedIsNamedAndNothingIsChanged) {
+TEST_F(BorrowedImagesTest, MissingOrDamagedImagesAreNamedAndNothingChanges) {
   const auto expect_lost = [this](const std::string& path, const std::string& names) {
     const std::vector<std::string> before = Files();
     const absl::Status opened = Open(&disk_).status();
@@ -410,7 +410,7 @@ TEST(ImageBaseFormat, BytesOfVersionOneStayAsTheyAre) {
   EXPECT_TRUE(*decoded == base);
 }
 
-TEST(ImageBaseFormat, WhatWasCutOffOrChangedAnywhereIsDamaged) {
+TEST(ImageBaseFormat, ATruncatedOrChangedFileIsDamaged) {
   const std::string bytes = EncodeImageBase(Base());
   for (size_t count = 0; count < bytes.size(); ++count) {
     EXPECT_EQ(DecodeImageBase(bytes.substr(0, count)).status().code(), absl::StatusCode::kDataLoss);

@@ -18,7 +18,7 @@ void Write(ImageBook* book, uint64_t version) {
 
 // Two flushes begin after version 1. The first one ends, and version 2 is being written when the
 // second one ends: that one does not cover version 2.
-TEST(ImageBook, AFlushLeavesAWriteUnflushedThatBeganAfterIt) {
+TEST(ImageBook, WriteThatStartsDuringFlushStaysDirty) {
   ImageBook book("images", SmallImages(), {{.extent = 7, .elements = 64, .array_count = 1}});
   Write(&book, 1);
   const auto first = book.BeginSync();

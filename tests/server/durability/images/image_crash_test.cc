@@ -101,7 +101,7 @@ class CrashingImages {
 
 // After a failed flush the kernel may give back bytes that the disk does not have, and no later
 // flush saves them; whoever trims the log because of them would lose the state with the power.
-TEST(ImageCrash, WhatAFailedFlushLeftBehindIsWrittenAgainByOpening) {
+TEST(ImageCrash, OpeningRewritesTheBytesOfAFailedFlush) {
   MemoryDisk disk;
   const std::vector<ImageShape> shapes = SmallShapes();
   auto images = ImageFile::Create(&disk, kImagePath, SmallImages(), shapes);

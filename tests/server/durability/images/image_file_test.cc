@@ -433,7 +433,7 @@ TEST_F(ImageFileTest, WithoutRoomNothingIsMade) {
   ASSERT_TRUE(WriteAndSync(shapes_[0], 2).ok());
 }
 
-TEST_F(ImageFileTest, CreateThatFailsOnTheWayLeavesNothingBehind) {
+TEST_F(ImageFileTest, AFailedCreateLeavesNoFiles) {
   for (const Operation operation : {Operation::kAllocate, Operation::kWrite, Operation::kSync}) {
     disk_.Fail(operation, 1, EIO);
     EXPECT_FALSE(ImageFile::Create(&disk_, kImagePath, SmallImages(), shapes_).ok());

@@ -72,7 +72,7 @@ class GradientLogTest : public ::testing::Test {
   std::unique_ptr<GradientLog> log_;
 };
 
-TEST_F(GradientLogTest, WhatIsAppendedIsThereAtOnceAndAfterARestart) {
+TEST_F(GradientLogTest, AppendedRecordsAreReadAtOnceAndAfterARestart) {
   Create();
   EXPECT_TRUE(log_->rounds().empty());
   ASSERT_TRUE(Round(1, 5000).ok());
@@ -194,7 +194,7 @@ TEST_F(GradientLogTest, ARecordLargerThanASegmentIsRefusedForGood) {
   EXPECT_TRUE(Extent(1, 0, 6 * kPageBytes).ok());
 }
 
-TEST_F(GradientLogTest, RestartingBehindEveryRecordGoesOnThere) {
+TEST_F(GradientLogTest, RestartAfterEachRecordContinuesThere) {
   std::vector<TestRecord> records;
   for (uint64_t round = 1; round <= 6; ++round) {
     records.push_back({.extent = MakeExtent(round, 0, 100)});
@@ -347,7 +347,7 @@ TEST_F(GradientLogTest, CreateWithoutRoomNamesTheBytesAndChangesNothing) {
   Create();
 }
 
-TEST_F(GradientLogTest, CreateThatFailsOnTheWayLeavesNothingBehind) {
+TEST_F(GradientLogTest, AFailedCreateLeavesNoFiles) {
   struct Case {
     Operation operation;
     int error;

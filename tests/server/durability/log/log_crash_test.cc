@@ -191,7 +191,7 @@ class CrashingServer {
   bool full_ = false;
 };
 
-TEST(LogCrash, WhatWasFlushedIsThereAndNothingElseAppears) {
+TEST(LogCrash, ExactlyTheFlushedRecordsAreRead) {
   size_t dropped = 0, restarts = 0, full = 0, plain_tails = 0, mixed = 0;
   uint64_t rounds = 0;
   for (uint64_t seed = 1; seed <= 600; ++seed) {
@@ -374,7 +374,7 @@ TEST_P(LogTailTest, DroppedRecordsStayDroppedWhenTheirMissingBodyArrivesLater) {
   EXPECT_TRUE(log->rounds().empty());
 }
 
-TEST_P(LogTailTest, WhatOpeningFoundIsFlushedBeforeItIsAnswered) {
+TEST_P(LogTailTest, RecordsFoundByOpeningAreFlushedBeforeTheAnswer) {
   auto log = Create();
   ASSERT_TRUE(Extent(log.get(), 0).ok());
   ASSERT_TRUE(log->AppendPrepared(MakePrepared(1, {0})).ok());
@@ -408,7 +408,7 @@ TEST_P(LogTailTest, AVoteCountsOnlyWithAllItsExtents) {
 
 // After a failed flush the kernel may give back bytes that the disk does not have, and no later
 // flush writes them: whoever builds on them must write them again.
-TEST_P(LogTailTest, WhatAFailedFlushLeftBehindIsWrittenAgainByOpening) {
+TEST_P(LogTailTest, OpeningRewritesTheBytesOfAFailedFlush) {
   auto log = Create();
   ASSERT_TRUE(Extent(log.get(), 0).ok());
   disk_.Fail(Operation::kSync, 1, EIO);

@@ -299,7 +299,7 @@ absl::Status OpenWith(const std::string& page, uint64_t offset) {
   return GradientLog::Open(&disk, kLogDirectory, SmallLog()).status();
 }
 
-TEST(LogDamage, NumbersThatLeaveNoneBehindThemAreDamage) {
+TEST(LogDamage, NumbersWithoutASuccessorAreDamage) {
   const auto open_with = [](auto change) {
     const LogOptions options = SmallLog();
     SegmentHeader header{.job = options.job,
@@ -371,7 +371,7 @@ std::string NewerPage(uint64_t offset, Change change) {
   return page;
 }
 
-TEST(LogDamage, ARecordOfANewerVersionBehindTheEndIsRefused) {
+TEST(LogDamage, ARecordOfANewerVersionAfterTheEndIsRefused) {
   for (const uint64_t offset : {kPageBytes, 3 * kPageBytes}) {
     const absl::Status status = OpenWith(NewerPage(offset, [](RecordHeader*) {}), offset);
     EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;

@@ -188,7 +188,7 @@ TEST(LogEpochs, PowerLossAtAnyMomentOfAChangeLosesNothing) {
   EXPECT_GT(epochs, 5000u);
 }
 
-TEST(LogEpochs, WhatAnOlderEpochDecidedIsNotDead) {
+TEST(LogEpochs, DecidedRecordsOfAnOlderEpochAreNotDead) {
   MemoryDisk disk;
   ASSERT_TRUE(disk.MakeDirectory(kLogDirectory).ok());
   auto log = GradientLog::Create(&disk, kLogDirectory, SmallLog());

@@ -147,7 +147,7 @@ TEST(LogForgery, APayloadIsNoRecordOfANewerVersion) {
 }
 
 // Power is lost while the header of segment 4 is written: the file still holds round 1.
-TEST(LogForgery, APayloadIsNoRecordBehindATornHeader) {
+TEST(LogForgery, APayloadAfterATornHeaderIsNoRecord) {
   for (const Guess& at : kGuesses) {
     Payloads payloads = PlainPayloads();
     Plant(PageOf(Forged(kPayloadAt, at.guess)), kPayloadAt, &payloads);

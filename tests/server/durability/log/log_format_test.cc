@@ -156,7 +156,7 @@ TEST(LogFormat, VersionAndSecretGoTogether) {
   EXPECT_TRUE(refused(kSecret, 1));
 }
 
-TEST(LogFormat, TheFirstNonfiniteElementStandsBehindTheChecksums) {
+TEST(LogFormat, TheFirstNonfiniteElementFollowsTheChecksums) {
   RecordHeader header = SmallRecord();
   header.nonfinite = 1;
   header.first_nonfinite = {NonfiniteKind::kSum, header.extent, 0x01020304, 5, 0x7f7fffff};
@@ -181,7 +181,7 @@ TEST(LogFormat, PayloadChecksumStartsFromTheIdentity) {
   EXPECT_EQ(Crc32c("abcd", 4, PayloadSeed(SmallRecord())), SmallRecord().payload_crc);
 }
 
-TEST(LogFormat, WhatIsReadIsWhatWasWritten) {
+TEST(LogFormat, EncodedValuesDecodeToEqualOnes) {
   for (const uint64_t secret : {uint64_t{0}, kSecret}) {
     SegmentHeader header = SmallSegment();
     header.secret = secret;
@@ -236,7 +236,7 @@ TEST(LogFormat, NewerVersionsAreRefusedByNumber) {
 }
 
 // Each of these has a right checksum, and still nobody can have written it.
-TEST(LogFormat, WholeHeadersThatNobodyWritesAreDataLoss) {
+TEST(LogFormat, CompleteButImpossibleHeadersAreDataLoss) {
   const auto refused = [](size_t at, char value) {
     Page page = Encoded(SmallRecord());
     page[at] = value;

@@ -117,7 +117,7 @@ TEST(Records, BytesOfPreparedVersionTwoStayAsTheyAre) {
   EXPECT_EQ(hex, absl::StrCat("02", std::string(kPreparedHex).substr(2), kUserStatesHex));
 }
 
-TEST(Records, UserStatesThatNobodyWritesAreDataLoss) {
+TEST(Records, ImpossibleUserStatesAreDataLoss) {
   const std::string good = EncodePrepared(PreparedWithStates());
   const size_t states = EncodePrepared(SmallPrepared()).size();
   std::string bad = good;
@@ -298,7 +298,7 @@ DecisionRecord RandomDecision(std::mt19937_64* random) {
 }
 
 // Bit for bit, NaN of every kind included, since equal records give equal bytes.
-TEST(Records, WhatIsReadIsWhatWasWritten) {
+TEST(Records, EncodedValuesDecodeToEqualOnes) {
   std::mt19937_64 random(1);
   for (int i = 0; i < 2000; ++i) {
     const std::string prepared = EncodePrepared(RandomPrepared(&random));
@@ -321,7 +321,7 @@ TEST(Records, WhatIsReadIsWhatWasWritten) {
   EXPECT_EQ(states.user_state, PreparedWithStates().user_state);
 }
 
-TEST(Records, CutOffAtAnyByteOrWithMoreBehindIsDataLoss) {
+TEST(Records, TruncatedOrExtendedRecordsAreDataLoss) {
   const std::string prepared = EncodePrepared(SmallPrepared());
   for (size_t bytes = 0; bytes < prepared.size(); ++bytes) {
     EXPECT_TRUE(absl::IsDataLoss(DecodePrepared(prepared.substr(0, bytes)).status())) << bytes;
@@ -439,7 +439,7 @@ TEST(Records, PolicyVersionTwoComesBackAndIsRefusedWhereItIsDamaged) {
   EXPECT_TRUE(absl::IsDataLoss(spoilt(72, 2))) << "rates of two groups";
 }
 
-TEST(Records, AnOutcomeOrAPresenceThatNobodyWritesIsDataLoss) {
+TEST(Records, AnUnknownOutcomeOrPresenceIsDataLoss) {
   std::string decision = EncodeDecision(SmallDecision());
   decision[16] = 3;
   EXPECT_TRUE(absl::IsDataLoss(DecodeDecision(decision).status()));
