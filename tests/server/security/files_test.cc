@@ -2,6 +2,7 @@
 #include "server/security/files.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <fstream>
@@ -18,7 +19,7 @@ using testing::HasSubstr;
 class FilesTest : public testing::Test {
  protected:
   std::string Write(const std::string& name, const std::string& text, mode_t mode) {
-    const std::string path = absl::StrCat(testing::TempDir(), "gate_files_", name);
+    const std::string path = absl::StrCat(testing::TempDir(), "gate_files_", getpid(), "_", name);
     std::remove(path.c_str());
     std::ofstream(path) << text;
     chmod(path.c_str(), mode);
@@ -68,7 +69,7 @@ TEST_F(FilesTest, AFileAtFaultIsNamed) {
   EXPECT_THAT(TokensError("/nonexistent/tokens"),
               HasSubstr("/nonexistent/tokens: cannot be read: No such file"));
   EXPECT_THAT(TokensError(testing::TempDir()), HasSubstr("is no regular file"));
-  EXPECT_THAT(TokensError(Write("bad", "x\n", 0600)), HasSubstr("gate_files_bad:1:1: "));
+  EXPECT_THAT(TokensError(Write("bad", "x\n", 0600)), HasSubstr("_bad:1:1: "));
   EXPECT_THAT(DeniedError(Write("denied_bad", "\nspiffe://e/admin\n", 0600)),
               HasSubstr("denied_bad:2:1: identity"));
   EXPECT_THAT(TokensError(Write("large", std::string(5 << 20, '#'), 0600)),

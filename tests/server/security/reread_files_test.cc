@@ -22,10 +22,14 @@ using testing::IsEmpty;
 
 class RereadFilesTest : public testing::Test {
  protected:
-  RereadFilesTest() : folder_(absl::StrCat(testing::TempDir(), "reread_files")) {
-    std::filesystem::remove_all(folder_);
+  // Each test runs in a process of its own, several at a time: each has a folder of its own.
+  RereadFilesTest() : folder_(absl::StrCat(testing::TempDir(), "reread_files-", getpid())) {
     std::filesystem::create_directory(folder_);
     Write("file", "first");
+  }
+  ~RereadFilesTest() override {
+    std::error_code ignored;
+    std::filesystem::remove_all(folder_, ignored);
   }
 
   std::string Path(const std::string& name) const { return absl::StrCat(folder_, "/", name); }

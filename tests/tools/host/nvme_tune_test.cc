@@ -2,6 +2,8 @@
 // wrong words.
 #include "tools/host/nvme_tune.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <string>
@@ -47,7 +49,7 @@ TEST(NvmeTuneTest, TheSectionHasNumbersAndBooleansAndNoText) {
 }
 
 TEST(NvmeTuneTest, ADirectoryIsMeasuredAndLeftAsItWas) {
-  const std::string directory = testing::TempDir() + "nvme_tune";
+  const std::string directory = testing::TempDir() + "nvme_tune-" + std::to_string(getpid());
   std::filesystem::create_directory(directory);
   const auto result =
       TuneDevice({.io_bytes = 64 * kMiB, .write = false, .seconds = 0.01}, directory);
