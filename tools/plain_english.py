@@ -62,14 +62,17 @@ def check(path, text, found):
     page = path.suffix == ".md"
     # Their sentences are those of tables in code, where a check has no comment to look at.
     generated = page and "<!-- Generated" in text[:300]
+    plain = not page and str(path).startswith(PLAIN_FOLDERS)
     before = ""
     for number, line in _page_lines(text) if page else comments_of(path, text):
-        if str(path).startswith(PLAIN_FOLDERS) and not page:
+        previous, before = before, line
+        if not line.strip():
+            continue
+        if plain:
             found += [(path, number, f"'{m.group(0)}' is not plain: name what acts (docs/style.md)")
                       for m in NOT_PLAIN.finditer(line)]
         found += [(path, number, f"'{m.group(0)}' reads as translated: {instead}")
                   for pattern, instead in TRANSLATED for m in pattern.finditer(line)]
         if not generated and not (page and line.startswith("#")):
             found += [(path, number, f"'{m.group(0)}': name the thing with a noun")
-                      for m in _free_relatives(line, before)]
-        before = line
+                      for m in _free_relatives(line, previous)]

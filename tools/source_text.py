@@ -4,6 +4,7 @@ Comes from: the working tree. Goes to: tools/check_rooms.py and tools/tidy.py.
 Thread safety: pure functions.
 """
 
+import functools
 import os
 import pathlib
 import re
@@ -97,6 +98,7 @@ def _blank(piece):
     return re.sub(r"[^\n]", " ", piece)
 
 
+@functools.cache  # Three rules read each file.
 def split_cpp(text):
     """Splits C++ text into (code, comments), both as long as text and with the same line breaks.
 
