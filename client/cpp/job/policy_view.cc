@@ -2,11 +2,9 @@
 
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "client/cpp/job/arguments.h"
 #include "common/base/status_macros.h"
 #include "common/policy/schedule_arguments.h"
-#include "common/types/enum_names.h"
 #include "proto/convert/job_convert.h"
 #include "proto/convert/policy_convert.h"
 
@@ -37,10 +35,7 @@ Policy Shown(const PolicyState& state) {
 }
 
 absl::StatusOr<PolicySpec> PolicySpecOf(const PolicyOptions& options) {
-  if (!IsKnown(options.profile)) {
-    return BadArgument(absl::StrCat("profile is ", static_cast<int>(options.profile), "; ",
-                                    NumberedNames<PolicyProfile>(), " are known"));
-  }
+  BALLAST_RETURN_IF_ERROR(CheckKnown("profile", options.profile));
   PolicySpec policy;
   policy.profile = options.profile;
   if (options.loss_scale.has_value()) {

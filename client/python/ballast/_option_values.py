@@ -36,10 +36,14 @@ TIME_SCALE_MAX = 1000.0
 
 def choices(given: Mapping[str, Any]) -> dict[str, str]:
     """The options of CHOICES, by name."""
-    for name, allowed in CHOICES.items():
-        if (value := given[name]) not in allowed:
-            raise BadArgument(f"{name}={value!r}: must be one of {', '.join(map(repr, allowed))}")
-    return {name: given[name] for name in CHOICES}
+    return {name: one_of(allowed, name, given[name]) for name, allowed in CHOICES.items()}
+
+
+def one_of(allowed: Sequence[str], source: str, value: Any) -> Any:
+    """`value`; BadArgument by the name of its `source` unless it is allowed."""
+    if value not in allowed:
+        raise BadArgument(f"{source}={value!r}: must be one of {', '.join(map(repr, allowed))}")
+    return value
 
 
 def endpoints_of(given: str | Sequence[str] | None, env: Mapping[str, str]) -> tuple[str, ...]:
@@ -149,10 +153,15 @@ def from_environment(env: Mapping[str, str], names: Sequence[str]) -> tuple[str,
     return "", ""
 
 
+def given_or(
+    given: Any, name: str, env: Mapping[str, str], variables: Sequence[str]
+) -> tuple[str, Any]:
+    """(source, value): of the argument `name`, or else of the first variable that is set."""
+    return (name, given) if given is not None else from_environment(env, variables)
+
+
 def world_size(given: int | None, env: Mapping[str, str]) -> int:
-    source, value = ("world_size", given) if given is not None else from_environment(
-        env, ("BALLAST_WORLD_SIZE", "WORLD_SIZE")
-    )
+    source, value = given_or(given, "world_size", env, ("BALLAST_WORLD_SIZE", "WORLD_SIZE"))
     world = integer(value, source) if source else task_launchers.alone(env)
     if not 1 <= world <= WORLD_SIZE_MAX:
         raise BadArgument(f"{source}={world}: must be in 1..{WORLD_SIZE_MAX}")
@@ -160,9 +169,7 @@ def world_size(given: int | None, env: Mapping[str, str]) -> int:
 
 
 def rank(given: int | None, world: int, env: Mapping[str, str]) -> int:
-    source, value = ("rank", given) if given is not None else from_environment(
-        env, ("BALLAST_RANK", "BALLAST_SLOT", "RANK")
-    )
+    source, value = given_or(given, "rank", env, ("BALLAST_RANK", "BALLAST_SLOT", "RANK"))
     if not source and world > 1:
         raise BadArgument(
             f"world size is {world} but this trainer's rank is not known: pass rank= or set "
@@ -198,9 +205,7 @@ def tiling(tile: int | None, extent: int | None) -> dict[str, Any]:
 
 def timeout(given: float | None, name: str, env: Mapping[str, str]) -> float:
     # `name`: of the argument; that of its variable follows from it.
-    source, value = (name, given) if given is not None else from_environment(
-        env, (f"BALLAST_{name.upper()}",)
-    )
+    source, value = given_or(given, name, env, (f"BALLAST_{name.upper()}",))
     what = f"seconds, above 0 and at most {TIMEOUT_MAX_S:g}"
     if not source:
         return 600.0
@@ -208,26 +213,17 @@ def timeout(given: float | None, name: str, env: Mapping[str, str]) -> float:
 
 
 def durability(given: str | None, env: Mapping[str, str]) -> str:
-    source, value = ("durability", given) if given is not None else from_environment(
-        env, ("BALLAST_DURABILITY",)
-    )
+    source, value = given_or(given, "durability", env, ("BALLAST_DURABILITY",))
     if not source:
         return DEFAULT_DURABILITY
-    if value not in DURABILITIES:
-        raise BadArgument(
-            f"{source}={value!r}: must be one of {', '.join(map(repr, DURABILITIES))}"
-        )
-    return value
+    return one_of(DURABILITIES, source, value)
 
 
 def resume(given: str | None, durability: str, env: Mapping[str, str]) -> str:
-    source, value = ("resume", given) if given is not None else from_environment(
-        env, ("BALLAST_RESUME",)
-    )
+    source, value = given_or(given, "resume", env, ("BALLAST_RESUME",))
     if not source:
         return "never"
-    if value not in RESUMES:
-        raise BadArgument(f"{source}={value!r}: must be one of {', '.join(map(repr, RESUMES))}")
+    one_of(RESUMES, source, value)
     if value == "never" or durability != "none":
         return value
     # The environment speaks to every optimizer of a script; one that keeps nothing is free to.
@@ -240,13 +236,10 @@ def resume(given: str | None, durability: str, env: Mapping[str, str]) -> str:
 
 
 def device(given: str | None, durability: str, env: Mapping[str, str]) -> str:
-    source, value = ("device", given) if given is not None else from_environment(
-        env, ("BALLAST_DEVICE",)
-    )
+    source, value = given_or(given, "device", env, ("BALLAST_DEVICE",))
     if not source:
         return "auto"
-    if value not in DEVICES:
-        raise BadArgument(f"{source}={value!r}: must be one of {', '.join(map(repr, DEVICES))}")
+    one_of(DEVICES, source, value)
     if value != "nvme" or durability != "none":
         return value
     # The environment speaks to every optimizer of a script; one that keeps nothing is free to.
@@ -270,9 +263,7 @@ def variable_world(given: bool, durability: str) -> bool:
 
 
 def min_world(given: int | None, world: int, variable: bool, env: Mapping[str, str]) -> int:
-    source, value = ("min_world", given) if given is not None else from_environment(
-        env, ("BALLAST_MIN_WORLD_SIZE",)
-    )
+    source, value = given_or(given, "min_world", env, ("BALLAST_MIN_WORLD_SIZE",))
     # The environment speaks to every optimizer of a script, also to one with a fixed world.
     if not source or (given is None and not variable):
         return 1

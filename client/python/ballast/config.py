@@ -203,5 +203,6 @@ def check_environment(env: Mapping[str, str]) -> None:
     security.of({}, env)
     values.timeout(None, "attach_timeout", env)
     values.timeout(None, "reconnect_timeout", env)
-    values.resume(None, values.durability(None, env), env)
-    values.device(None, values.durability(None, env), env)
+    durability = values.durability(None, env)
+    values.resume(None, durability, env)
+    values.device(None, durability, env)
