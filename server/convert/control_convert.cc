@@ -69,9 +69,7 @@ absl::StatusOr<AttachCall> AttachFromProto(const v1::AttachRequest& request) {
   call.tensor_crc32c.assign(request.tensor_crc32c().begin(), request.tensor_crc32c().end());
   BALLAST_RETURN_IF_ERROR(
       CheckDigests(call.init, call.slot, call.spec.tensors.size(), call.tensor_crc32c.size()));
-  // Later additions to the wait must not overflow; a day exceeds any configured limit.
-  constexpr uint64_t kWaitMaxMs = 24 * 3600 * 1000;
-  call.wait = std::chrono::milliseconds(std::min(request.wait_timeout_ms(), kWaitMaxMs));
+  call.wait = Bounded(request.wait_timeout_ms());
   call.resume = FromNumber<Resume>(request.resume()).value_or(Resume::kNever);
   if (request.min_world() > call.spec.world) {
     return BadSpec(absl::StrCat("min_world is ", request.min_world(), ", but slot ", call.slot,

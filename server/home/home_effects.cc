@@ -40,7 +40,7 @@ void HomeJobs::Do(const Life&, const home::DropCall& effect) { attaches_.erase(e
 void HomeJobs::Do(const Life&, const home::GiveSeat& effect) {
   const AttachDone done = Take(&attaches_, effect.ticket);
   const std::shared_ptr<RoundEngine> engine = parts_.shares->Find(effect.plan.job);
-  if (engine == nullptr) return done(home::NoDurableJob(config_.self, effect.plan.job));
+  if (engine == nullptr) return done(parts_.self->NoDurableJob(effect.plan.job));
   AttachResult result{.plan = effect.plan, .servers = ServersOf(config_, effect.plan)};
   result.resumed = effect.plan.epoch.epoch > 1;
   result.window_extents = engine->window_extents();
@@ -145,7 +145,7 @@ void HomeJobs::Do(const Life&, const home::SlotGrows& effect) {
 void HomeJobs::Do(const Life& to, const home::LookAtSeat& effect) {
   const std::shared_ptr<RoundEngine> engine = parts_.shares->Find(effect.job);
   if (engine == nullptr) {
-    return Feed(to, home::FailInput{home::NoDurableJob(config_.self, effect.job)});
+    return Feed(to, home::FailInput{parts_.self->NoDurableJob(effect.job)});
   }
   engine->trainers().SlotOpen(effect.slot, [feed = Later(to), effect](const SeatUse& use) {
     feed(home::SeatSeenInput{effect.slot, effect.ticket, use.open, use.anybody});

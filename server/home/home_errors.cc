@@ -150,12 +150,6 @@ absl::Status TooManyPending(const std::string& job, const std::string& tenant, s
                        {.job = job});
 }
 
-absl::Status NoDurableJob(uint32_t self, uint64_t job) {
-  return ReasonedError(absl::StatusCode::kNotFound, Reason::kUnknownJob,
-                       absl::StrCat("server ", self, " has no durable job ", JobIdText(job)),
-                       {.server = static_cast<int>(self)});
-}
-
 absl::Status ServerLost(uint32_t server, const std::string& why) {
   return ReasonedError(
       absl::StatusCode::kUnavailable, Reason::kServerLost,

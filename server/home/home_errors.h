@@ -48,8 +48,6 @@ absl::Status ShareOfJobsTaken(const std::string& job, const std::string& tenant,
 absl::Status NoJobOfNumber(uint64_t job);
 // `jobs` of one tenant wait for their trainers: RESOURCE_EXHAUSTED OVER_BUDGET.
 absl::Status TooManyPending(const std::string& job, const std::string& tenant, size_t jobs);
-// NOT_FOUND UNKNOWN_JOB: this server, `self`, does not run the job.
-absl::Status NoDurableJob(uint32_t self, uint64_t job);
 // UNAVAILABLE SERVER_LOST.
 absl::Status ServerLost(uint32_t server, const std::string& why);
 // The error to report when `server` refuses a seal. Only the home writes epochs, so a server in a

@@ -47,11 +47,10 @@ void HomeJobs::Attach(AttachCall call, AttachDone done) {
 }
 
 absl::Status HomeJobs::CheckPlaces(const AttachCall& call) {
-  const auto& homes = homes_.all();
-  BALLAST_RETURN_IF_ERROR(places_.CheckPending(call, Pending(homes, call.caller.tenant())));
-  if (places_.Free(call, CountsOf(homes))) return absl::OkStatus();
+  BALLAST_RETURN_IF_ERROR(places_.CheckPending(call, homes_.Pending(call.caller.tenant())));
+  if (places_.Free(call, homes_.CountByTenant())) return absl::OkStatus();
   parts_.shares->DropEnded(/*tenant=*/nullptr);
-  return places_.Check(call, CountsOf(homes));
+  return places_.Check(call, homes_.CountByTenant());
 }
 
 void HomeJobs::Seat(const AttachCall& call, const AttachDone& done) {
@@ -88,8 +87,7 @@ void HomeJobs::Wake(JobPlan plan, const AttachCall& call, const AttachDone& done
   // A job that was being woken when a peer was lost runs here. A snapshot of a job that runs is no
   // obstacle.
   const bool runs = parts_.shares->Runs(plan.job);
-  const absl::Status held = runs ? absl::OkStatus() : parts_.resting->CheckFree(plan);
-  if (!held.ok()) return done(held);
+  if (absl::Status held = parts_.resting->CheckFree(plan, runs); !held.ok()) return done(held);
   plan.resting = false;
   plan.resting_round = 0;
   const Life to = Add(HomeJob::Woken(&rules_, plan));
@@ -165,7 +163,7 @@ void HomeJobs::OnReleased(const JobPlan& plan) {
   const HomeTable::Entry* const home = homes_.At(plan.name());
   if (home == nullptr || !home->job.made() || home->job.plan().job != plan.job) return;
   // Nothing waits at the end of a job, but for a call that came after it.
-  Feed({plan.name(), home->life}, home::FailInput{home::NoDurableJob(config_.self, plan.job)});
+  Feed({plan.name(), home->life}, home::FailInput{parts_.self->NoDurableJob(plan.job)});
   rendezvous_.Forget(plan.job, home::NoJobOfNumber(plan.job));
   Remove(plan.name());
 }

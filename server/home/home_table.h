@@ -3,6 +3,8 @@
 // Thread safety: owned by the directory's strand.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -11,6 +13,7 @@
 #include <vector>
 
 #include "server/home/home_job.h"
+#include "server/quota/job_share.h"
 
 namespace ballast::server {
 
@@ -57,6 +60,20 @@ class HomeTable {
       if (entry.job.unconfirmed()) return &entry.job;
     }
     return nullptr;
+  }
+
+  // Jobs of each tenant.
+  JobCounts CountByTenant() const {
+    JobCounts counts;
+    for (const auto& [name, entry] : entries_) ++counts[name.tenant];
+    return counts;
+  }
+  // Those of `tenant` that no server has made yet.
+  size_t Pending(const std::string& tenant) const {
+    return static_cast<size_t>(
+        std::count_if(entries_.begin(), entries_.end(), [&tenant](const auto& entry) {
+          return !entry.second.job.made() && entry.first.tenant == tenant;
+        }));
   }
 
   // The status of jobs not made yet, or starting again.

@@ -3,7 +3,6 @@
 // Comes from: HomeJobs. Goes to: server/quota, the metrics. Thread safety: one strand.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -45,22 +44,6 @@ class JobPlaces {
   Gauge* gauge_;
   int under_way_ = 0;
 };
-
-// Of `homes`, which has a job of type HomeJob for each name: jobs of each tenant.
-template <typename Homes>
-JobCounts CountsOf(const Homes& homes) {
-  JobCounts counts;
-  for (const auto& [name, home] : homes) ++counts[name.tenant];
-  return counts;
-}
-
-// Those of a tenant that no server has made yet.
-template <typename Homes>
-size_t Pending(const Homes& homes, const std::string& tenant) {
-  return static_cast<size_t>(std::count_if(homes.begin(), homes.end(), [&](const auto& entry) {
-    return !entry.second.job.made() && entry.second.job.plan().tenant == tenant;
-  }));
-}
 
 // `done`, wrapped to count the call among those of its tenant that wait, until its last copy is
 // gone. RESOURCE_EXHAUSTED OVER_QUOTA: the tenant of the caller has as many as it may; `done` is

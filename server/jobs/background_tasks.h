@@ -105,7 +105,6 @@ class BackgroundTasks {
   void Join();
 
   Works* works() { return &works_; }
-  const Works* works() const { return &works_; }
 
  private:
   struct Order {

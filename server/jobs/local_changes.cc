@@ -218,10 +218,8 @@ void LocalJobs::OnAdopted(const JobPlan& plan, const MemoryPlan& memory) {
 // --- Growth -------------------------------------------------------------------------------------
 
 void LocalJobs::ExtendJob(JobPlan plan, Done done) {
-  const auto placed = [self = parts_.self, done = std::move(done)](const absl::Status& status) {
-    done(self->WithPlace(status));
-  };
-  parts_.strand->Run([this, plan = std::move(plan), placed] { Extend(plan, placed); });
+  parts_.strand->Run(
+      [this, plan = std::move(plan), placed = Placed(std::move(done))] { Extend(plan, placed); });
 }
 
 void LocalJobs::Extend(const JobPlan& plan, const Done& done) {

@@ -204,15 +204,12 @@ absl::StatusOr<std::shared_ptr<RoundEngine>> LocalJobs::MakeEngine(
   return engine;
 }
 
-// --- Where the home does not know a job of this name
-// ----------------------------------------------
+// --- Where the home does not know a job of this name --------------------------------------------
 
 // Jobs here may rest at the home, although this server has missed their end: they are asked for
 // before the job is refused for lack of room.
 void LocalJobs::CreateJob(JobPlan plan, Done done) {
-  const auto placed = [self = parts_.self, done = std::move(done)](const absl::Status& status) {
-    done(self->WithPlace(status));
-  };
+  const Done placed = Placed(std::move(done));
   parts_.strand->Post([this, plan = std::move(plan), placed] {
     parts_.listener->OnJobOrdered(plan);
     MakeForHome(plan, [=, this](const absl::Status& made) {
@@ -223,6 +220,12 @@ void LocalJobs::CreateJob(JobPlan plan, Done done) {
       });
     });
   });
+}
+
+LocalJobs::Done LocalJobs::Placed(Done done) const {
+  return [self = parts_.self, done = std::move(done)](const absl::Status& status) {
+    done(self->WithPlace(status));
+  };
 }
 
 // Either the creation of the other job was broken off, or the home has lost its records: then the

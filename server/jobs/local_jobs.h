@@ -118,6 +118,8 @@ class LocalJobs final : public LocalShares {
   void AdoptEpoch(JobPlan plan, Done done) override;
   void ExtendJob(JobPlan plan, Done done) override;
 
+  // `done`, which gets ThisServer::WithPlace of its status.
+  Done Placed(Done done) const;
   // Runs `done` on the strand with the status of the job's engine.
   void Ask(const std::shared_ptr<RoundEngine>& engine,
            const std::function<void(const JobStatus&)>& done);

@@ -33,13 +33,13 @@ class RestingJobs {
   bool BeginSnapshot(uint64_t job) { return snapshots_.insert(job).second; }
   void EndSnapshot(uint64_t job) { snapshots_.erase(job); }
   // UNAVAILABLE RECOVERING for a job that rests, to be woken or deleted, while a snapshot is taken
-  // of it.
-  absl::Status CheckFree(const JobPlan& plan) const {
-    if (!snapshots_.contains(plan.job)) return absl::OkStatus();
+  // of it. `runs`: it runs at this server; then a snapshot is no obstacle.
+  absl::Status CheckFree(const JobPlan& plan, bool runs) const {
+    if (runs || !snapshots_.contains(plan.job)) return absl::OkStatus();
     return ReasonedError(
         absl::StatusCode::kUnavailable, Reason::kRecovering,
         absl::StrCat("a snapshot of job \"", plan.spec.name,
-                     "\", which rests, is being taken; call again when it is ", "there"),
+                     "\", which rests, is being taken; call again when it is there"),
         {.job = plan.spec.name});
   }
 

@@ -162,8 +162,7 @@ absl::StatusOr<JobPlan> JobAdmin::FindToDelete(const DeleteJobCall& call) const 
                                       "leaves what those servers have of it"),
                          FieldsOf(here));
   }
-  const absl::Status held =
-      parts_.jobs->Runs(plan.job) ? absl::OkStatus() : parts_.resting->CheckFree(plan);
+  const absl::Status held = parts_.resting->CheckFree(plan, parts_.jobs->Runs(plan.job));
   if (!held.ok()) {
     return ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kJobBusy,
                          std::string(held.message()), {.job = name.name});

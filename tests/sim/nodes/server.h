@@ -113,7 +113,6 @@ class SimServer : public StreamServer {
   bool running_ = false;
   bool started_ = false;  // this process has come as far as serving
   bool damaged_ = false;
-  bool power_off_ = false;
   absl::Status refusal_;
   std::shared_ptr<SimProcess> process_;  // the present one
   std::unique_ptr<SimHome> home_;        // at the home
