@@ -217,8 +217,8 @@ void RoundDriver::TellResult(uint64_t round, const Decision& decision,
   last_decision_ = DecisionRecord{fsm_.plan().epoch.epoch, round, decision};
   momentum_.OnDecision(fsm_.plan().spec, decision);
   BALLAST_PROBE(kDecided);
-  // No flush, and the trainers are told without one: all votes are durable, so after a crash they
-  // decide the same again.
+  // The trainers learn the result before the log is flushed: all votes are durable, so a restart
+  // reaches the same decision.
   log_->AppendDecision(*last_decision_);
   RoundResult result = ResultOf(round, decision);
   result.collect_ns = meter_.collect_ns();

@@ -104,7 +104,7 @@ TEST_F(SeatLease, OfASlotWhoseBeginIsRefusedEndsToo) {
   begin.user_state.assign(kUserStateBytesMax + 1, 'x');
   engine_->Begin(1, begin);
   EXPECT_EQ(ReasonOf(sinks_[1]->Wait(1)), Reason::kBadArgument);
-  engine_->trainers().SlotLost({1, sinks_[1].get(), "its stream ended behind the error"});
+  engine_->trainers().SlotLost({1, sinks_[1].get(), "its stream ended after the error"});
   AwaitFree(1);
   MutexLock lock(&sinks_[0]->mu_);
   ASSERT_EQ(sinks_[0]->news_.size(), 1u);

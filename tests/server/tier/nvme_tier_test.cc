@@ -1,5 +1,4 @@
-// The NVMe tier's own promises: the reads and writes of a sweep, who waits for whom, and the effect
-// of disk errors.
+// The NVMe tier alone: the reads and writes of a sweep, the waits between tasks, and disk errors.
 #include "server/tier/nvme_tier.h"
 
 #include <gtest/gtest.h>

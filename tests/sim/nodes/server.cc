@@ -19,8 +19,8 @@ namespace {
 constexpr char kDirectory[] = "/jobs/1";
 constexpr char kManifest[] = "/jobs/1/manifest";
 
-// A stray process, which hears nothing.
-class Nobody final : public server::SlotSink {
+// The sink of a stray process: it ignores all messages.
+class IgnoringSink final : public server::SlotSink {
  public:
   void OnAck(const server::Ack&) override {}
   void OnResult(const RoundResult&) override {}
@@ -321,7 +321,7 @@ void SimServer::OnCall(const char* method, const Payload& request, UnaryDone ans
 void SimServer::StrayHello(const server::SlotHello& hello) {
   if (!Serves()) return;
   process_->engine()->trainers().AttachSlot(
-      hello, std::make_shared<Nobody>(),
+      hello, std::make_shared<IgnoringSink>(),
       process_->InLife([this](const absl::StatusOr<server::SlotWelcome>& welcome) {
         if (welcome.ok()) context_.world->Red("a process that is no member gets a seat");
       }));
