@@ -1,22 +1,13 @@
 #include "tests/sim/nodes/home.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "ballast/v1/peer.pb.h"
-#include "common/base/reason.h"
-#include "proto/convert/channel.h"
-#include "proto/convert/frame_codec.h"
 #include "proto/convert/job_convert.h"
-#include "proto/convert/methods.h"
 #include "server/convert/control_convert.h"
-#include "server/convert/peer_convert.h"
 
 namespace ballast::sim {
 namespace {
-
-constexpr Tick kCallAgain = 50 * kMillisecond;
 
 server::DirectoryConfig ConfigOf(const Context& context) {
   server::DirectoryConfig config{.self = context.plan->servers.front()};
@@ -40,67 +31,6 @@ v1::AttachReply ReplyOf(const Context& context, const server::AttachResult& resu
   const Shape& shape = context.swarm->shape;
   return server::AttachToProto(result, {shape.chunk_bytes, shape.credit_bytes}, kProtocolMax);
 }
-
-// --- Peers --------------------------------------------------------------------------------------
-
-uint32_t SimPeers::IndexOf(uint32_t server) const {
-  const auto& servers = context_.plan->servers;
-  return static_cast<uint32_t>(std::lower_bound(servers.begin(), servers.end(), server) -
-                               servers.begin());
-}
-
-void SimPeers::Call(uint32_t server, const char* method, const Payload& request,
-                    const UnaryDone& done) {
-  context_.network->Call(
-      context_.network->ServerNode(0), IndexOf(server), method, request,
-      [=, this](const absl::StatusOr<Payload>& answer) {
-        const bool away =
-            !answer.ok() &&
-            (absl::IsUnavailable(answer.status()) || absl::IsDeadlineExceeded(answer.status())) &&
-            ReasonOf(answer.status()) == Reason::kUnspecified;
-        if (!away) return done(answer);
-        process_->Later(kCallAgain, [=, this] { Call(server, method, request, done); });
-      });
-}
-
-void SimPeers::Seal(uint32_t server, const server::SealCall& call,
-                    std::function<void(absl::StatusOr<server::SealAnswer>)> done) {
-  Call(server, method::kPeerSeal, Payload::FromString(server::ToProto(call).SerializeAsString()),
-       [done = std::move(done)](const absl::StatusOr<Payload>& answer) {
-         v1::PeerSealed sealed;
-         const absl::Status status =
-             answer.ok() ? ParseMessage(*answer, kMaxMessageBytes, &sealed) : answer.status();
-         status.ok() ? done(server::FromProto(sealed)) : done(status);
-       });
-}
-
-void SimPeers::AdoptEpoch(uint32_t server, const server::JobPlan& plan,
-                          std::function<void(absl::Status)> done) {
-  Call(server, method::kPeerAdoptEpoch,
-       Payload::FromString(server::PeerJobToProto(plan).SerializeAsString()),
-       [done = std::move(done)](const absl::StatusOr<Payload>& answer) { done(answer.status()); });
-}
-
-void SimPeers::CreateJob(uint32_t, const server::JobPlan&, std::function<void(absl::Status)>) {
-  context_.world->Red("the home makes a job");
-}
-void SimPeers::ExtendJob(uint32_t, const server::JobPlan&, std::function<void(absl::Status)>) {
-  context_.world->Red("the home lets a job grow");
-}
-void SimPeers::DropJob(uint32_t, uint64_t, std::function<void(absl::Status)>) {
-  context_.world->Red("the home drops a job");
-}
-void SimPeers::WhichRest(uint32_t, const std::vector<uint64_t>&,
-                         std::function<void(absl::StatusOr<std::vector<uint64_t>>)>) {}
-void SimPeers::CompareJobs(uint32_t, const server::JobRoll&,
-                           std::function<void(absl::StatusOr<server::RollAnswer>)>) {}
-void SimPeers::Snapshot(uint32_t, const server::SnapshotCall&,
-                        std::function<void(absl::StatusOr<server::SnapshotAnswer>)>) {}
-void SimPeers::RestoreJob(uint32_t, const server::RestoreOrder&,
-                          std::function<void(absl::StatusOr<std::string>)>) {}
-void SimPeers::ExportShare(uint32_t, const server::ExportPart&, std::function<void(absl::Status)>) {
-}
-void SimPeers::ImportJob(uint32_t, const server::ImportOrder&, std::function<void(absl::Status)>) {}
 
 // --- Home ---------------------------------------------------------------------------------------
 

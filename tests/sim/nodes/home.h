@@ -9,6 +9,7 @@
 
 #include "ballast/v1/control.pb.h"
 #include "server/home/home_jobs.h"
+#include "tests/sim/nodes/peers.h"
 #include "tests/sim/nodes/server.h"
 
 namespace ballast::sim {
@@ -16,41 +17,6 @@ namespace ballast::sim {
 // The servers of the job, and the reply to an attach with this result.
 std::vector<server::ServerAddress> AddressesOf(const server::JobPlan& plan);
 v1::AttachReply ReplyOf(const Context& context, const server::AttachResult& result);
-
-// Calls to the peers. One that gets no answer is repeated; a job's making and end are not
-// simulated.
-class SimPeers final : public server::PeerLink {
- public:
-  SimPeers(const Context& context, const SimProcess* process)
-      : context_(context), process_(process) {}
-
-  void Seal(uint32_t server, const server::SealCall& call,
-            std::function<void(absl::StatusOr<server::SealAnswer>)> done) override;
-  void AdoptEpoch(uint32_t server, const server::JobPlan& plan,
-                  std::function<void(absl::Status)> done) override;
-
-  void CreateJob(uint32_t, const server::JobPlan&, std::function<void(absl::Status)>) override;
-  void ExtendJob(uint32_t, const server::JobPlan&, std::function<void(absl::Status)>) override;
-  void DropJob(uint32_t, uint64_t, std::function<void(absl::Status)>) override;
-  void WhichRest(uint32_t, const std::vector<uint64_t>&,
-                 std::function<void(absl::StatusOr<std::vector<uint64_t>>)>) override;
-  void CompareJobs(uint32_t, const server::JobRoll&,
-                   std::function<void(absl::StatusOr<server::RollAnswer>)>) override;
-  void Snapshot(uint32_t, const server::SnapshotCall&,
-                std::function<void(absl::StatusOr<server::SnapshotAnswer>)>) override;
-  void RestoreJob(uint32_t, const server::RestoreOrder&,
-                  std::function<void(absl::StatusOr<std::string>)>) override;
-  void ExportShare(uint32_t, const server::ExportPart&, std::function<void(absl::Status)>) override;
-  void ImportJob(uint32_t, const server::ImportOrder&, std::function<void(absl::Status)>) override;
-
- private:
-  uint32_t IndexOf(uint32_t server) const;
-  // Asks until there is an answer.
-  void Call(uint32_t server, const char* method, const Payload& request, const UnaryDone& done);
-
-  const Context context_;
-  const SimProcess* const process_;
-};
 
 class SimHome final : private server::LocalShares {
  public:

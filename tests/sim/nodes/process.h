@@ -36,6 +36,7 @@ class SimProcess final : public server::VoteSink {
 
   // Makes the engine, which continues where `storage` ends. Errors: RoundEngine::Create's.
   absl::Status Open(const server::JobPlan& plan, std::unique_ptr<server::JobStorage> storage);
+  NodeId node() const { return context_.network->ServerNode(deps_.index); }
   bool alive() const { return context_.world->Life(node()) == life_; }
   // `action`, as long as the process lives.
   template <typename Action>
@@ -91,7 +92,6 @@ class SimProcess final : public server::VoteSink {
     const SimProcess* const of_;
   };
 
-  NodeId node() const { return context_.network->ServerNode(deps_.index); }
   SimClock* machine_clock() const { return context_.world->clock(node()); }
   uint32_t id() const { return context_.plan->servers[deps_.index]; }
   server::EngineConfig Config() const;
