@@ -1,24 +1,24 @@
-// SimMeeting: how one trainer process agrees with the others on a communicator in each epoch, over
-// Control.Rendezvous of the simulated home: the steps of HomeRendezvous on its caller's thread
-// happen here in events. Now and then it sends a request that a home must refuse, or is late.
-// MeetingBook: the answers to ranks, which must fit together. Comes from: SimTrainer. Goes to:
-// SimTransport, the world. Thread safety: one thread.
+// SimMeeting: the thread of one trainer process that agrees with the others on a communicator in
+// each epoch, over the shipped HomeRendezvous. Now and then it sends a request that a home must
+// refuse, or is late. MeetingBook: the answers to ranks, which must fit together. Comes from:
+// SimTrainer. Goes to: HomeRendezvous over a SimTransport, the world. Thread safety: one thread.
 #pragma once
 
-#include <functional>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 #include "ballast/v1/control.pb.h"
-#include "client/cpp/job/job_view.h"
+#include "client/cpp/session/home_rendezvous.h"
+#include "client/cpp/session/session_core.h"
 #include "common/base/reason.h"
-#include "common/bytes/payload.h"
 #include "tests/sim/net/transport.h"
 #include "tests/sim/nodes/context.h"
+#include "tests/sim/world/program.h"
 #include "tests/sim/world/random.h"
 
 namespace ballast::sim {
@@ -38,6 +38,8 @@ class MeetingBook {
   void OnOpen(const Key& key, const std::string& id);
   // A rank hears that `slot` was missing.
   void OnMissing(const Key& key, int slot);
+  // A rank gets a roll call of `epoch`.
+  void OnRollCall(uint32_t epoch, const client::RollCallReport& report);
 
   // From here on every rank does as it should.
   void Calm() { calm_ = true; }
@@ -54,54 +56,52 @@ class MeetingBook {
 
 class SimMeeting {
  public:
-  using Later = std::function<void(Tick, std::function<void()>)>;
-  // `transport` outlives it; `job` of the trainer's session, which is there from now on.
-  SimMeeting(const Context& context, uint32_t process, const server::Member& who,
-             SimTransport* transport, std::function<const client::JobView&()> job, Later later);
+  // `transport` and `core`, of the trainer's session in `job`, outlive it.
+  SimMeeting(const Context& context, uint32_t process, const server::Member& who, uint64_t job,
+             SimTransport* transport, const client::SessionCore* core);
 
-  // The job may be in another epoch.
+  // The session may be in another epoch, or may have failed.
   void Poke();
+  // The process has ended.
+  void End() { program_.End(); }
   // Every rank of the trainer's epoch has made its communicator.
-  bool open() const { return open_ && job_().epoch == epoch_; }
+  bool open() const { return open_ && core_->job().epoch == meeting_.epoch; }
+  // For heartbeats.
+  Doing doing() const { return rendezvous_.doing(); }
   std::string Waiting() const;
 
  private:
-  enum class Stage { kExchange, kMaking, kReady };
-
   MeetingBook* book() const { return context_.meetings; }
-  MeetingBook::Key key() const { return {epoch_, generation_}; }
-  v1::RendezvousRequest Request(v1::RendezvousAct act) const;
-  void BeginGeneration(uint32_t generation);
-  void BeginNextLater();
-  void Ask();
-  void AskLater();
-  void OnAnswer(const absl::StatusOr<Payload>& answer);
-  void OnRefused(const absl::Status& status);
-  void WatchLater();
-  void OnNews(const absl::StatusOr<Payload>& answer);
-  void OnId(const std::string& id);
-  void Make();
-  void GiveUpLater();
+  MeetingBook::Key key() const { return {meeting_.epoch, meeting_.generation}; }
+  // As Session gives them to its HomeRendezvous.
+  client::HomeRendezvous::Deps Deps(uint64_t job);
+  absl::Status CallHome(const v1::RendezvousRequest& request, std::chrono::milliseconds timeout,
+                        v1::RendezvousReply* reply);
+  absl::Status WaitFor(Tick time);
+
+  // The thread that owns the communicator.
+  void Run();
+  // Makes the communicator of `meeting_` and watches over it. Returns why it is over.
+  absl::Status Meet();
+  absl::Status Make(const std::string& id);
+  absl::Status GiveUp();
+  absl::Status Watch();
   // Does something wrong, which the home must refuse.
-  void DoWrong();
+  void DoWrong(const std::string& id);
+  v1::RendezvousRequest Request(v1::RendezvousAct act) const;
   void SendWrong(const v1::RendezvousRequest& request, Reason expected);
 
   const Context context_;
   const server::Member who_;
   SimTransport* const transport_;
-  const std::function<const client::JobView&()> job_;
-  const Later later_;
+  const client::SessionCore* const core_;
   Random random_;
   uint32_t wrongs_left_ = 3;
-  uint32_t epoch_ = 0;
-  uint32_t generation_ = 0;
-  uint64_t attempt_ = 0;  // newer ones void older tasks
-  Stage stage_ = Stage::kExchange;
+  client::Meeting meeting_;
   bool open_ = false;
-  bool over_ = false;  // another process has the seat
-  std::string id_;
-  std::unique_ptr<client::Call> call_;
   std::vector<std::unique_ptr<client::Call>> wrong_calls_;
+  client::HomeRendezvous rendezvous_;
+  SimProgram program_;
 };
 
 }  // namespace ballast::sim

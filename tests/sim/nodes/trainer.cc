@@ -60,6 +60,7 @@ void SimTrainer::Kill(bool announced) {
   if (context_.world->tracing()) context_.world->Trace(node(), "ends");
   context_.world->EndLife(node());
   context_.network->EndTrainer(process_, announced);
+  if (meeting_ != nullptr) meeting_->End();
 }
 
 // --- The seat -----------------------------------------------------------------------------------
@@ -139,15 +140,13 @@ void SimTrainer::OpenSession(const v1::AttachReply& reply) {
   environment.transport = &transport_;
   environment.lease = &lease_;
   environment.on_change = [this] { Wake(); };
+  environment.doing = [this] { return meeting_ == nullptr ? Doing() : meeting_->doing(); };
   core_ = std::make_unique<client::SessionCore>(Options(), attached, std::move(environment));
   const absl::Status started = core_->Start(reply.plan());
   if (!started.ok()) return GiveUp(started);
   if (!context_.swarm->meetings) return;
-  meeting_ = std::make_unique<SimMeeting>(
-      context_, process_, who_, &transport_, [this]() -> const client::JobView& { return job(); },
-      [this](Tick delay, std::function<void()> task) {
-        Later(nanoseconds(delay), std::move(task));
-      });
+  meeting_ =
+      std::make_unique<SimMeeting>(context_, process_, who_, reply.job(), &transport_, core_.get());
 }
 
 // --- The caller's thread ------------------------------------------------------------------------
@@ -163,11 +162,11 @@ void SimTrainer::Wake() {
 // Waits for the activity's end, then begins the next one.
 void SimTrainer::GoOn() {
   if (core_ == nullptr || !error_.ok()) return;
+  if (meeting_ != nullptr) meeting_->Poke();
   while (core_->pauses().Take().has_value()) {
   }
   if (core_->leaving()) return AwaitLeft();
   if (!core_->error().ok()) return GiveUp(core_->error());
-  if (meeting_ != nullptr) meeting_->Poke();
   if (stage_ == Stage::kOpens && !AllWelcomed()) return;
   if (!core_->Done()) return;
   EndActivity();

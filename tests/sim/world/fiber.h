@@ -1,6 +1,6 @@
 // Fiber: a task with a stack of its own. It can pause in its middle, so that other events run, and
 // continue there later: a flush takes virtual time in this way.
-// Comes from: SimExecutor. Goes to: World (GiveWay). Thread safety: one thread.
+// Comes from: SimExecutor, SimProgram. Goes to: World (GiveWay). Thread safety: one thread.
 #pragma once
 
 #include <ucontext.h>
@@ -25,6 +25,8 @@ class Fiber : public std::enable_shared_from_this<Fiber> {
   // Runs the body to its end; it pauses no more.
   void Finish();
   bool ended() const { return ended_; }
+  // Has begun, and has not ended. Not to be asked in the body.
+  bool paused() const { return stack_ != nullptr; }
 
   // The one whose body runs, or null.
   static Fiber* Current();

@@ -1,4 +1,4 @@
-// Tests of the simulator's threads: tests/sim/threads.h and fiber.h.
+// Tests of the simulator's threads: threads.h, program.h and fiber.h of tests/sim/world.
 #include "tests/sim/world/threads.h"
 
 #include <gtest/gtest.h>
@@ -8,6 +8,8 @@
 #include <set>
 #include <string>
 #include <vector>
+
+#include "tests/sim/world/program.h"
 
 namespace ballast::sim {
 namespace {
@@ -102,6 +104,42 @@ TEST_F(SimThreadsTest, JobsOfTheWorkersOvertakeOneAnother) {
   EXPECT_EQ(jobs.size(), 20u);
   EXPECT_FALSE(std::is_sorted(jobs.begin(), jobs.end()));
   EXPECT_EQ(tiles, (std::set<size_t>{0, 1, 2}));
+}
+
+TEST_F(SimThreadsTest, AWaitOfAProgramEndsWithAWakeOrWithTime) {
+  std::vector<Tick> seen;
+  SimProgram program(&world_, /*node=*/0, [&] {
+    for (const Tick at_most : {kSecond, kHour}) {
+      EXPECT_TRUE(program.WaitFor(at_most));
+      seen.push_back(world_.now() / kMillisecond);
+    }
+    EXPECT_TRUE(program.Wait());
+    seen.push_back(world_.now() / kMillisecond);
+  });
+  for (const Tick at : {2 * kSecond, 3 * kSecond}) {
+    world_.After(at, 0, EventKind::kTimer, [&program] {
+      program.Wake();
+      program.Wake();  // Of the same wait.
+    });
+  }
+  RunAll();
+  EXPECT_EQ(seen, (std::vector<Tick>{1000, 2000, 3000}));
+}
+
+TEST_F(SimThreadsTest, TheEndOfTheProcessEndsItsProgramsWaits) {
+  std::vector<bool> waits;
+  int begun = 0;
+  SimProgram program(&world_, /*node=*/0, [&] {
+    ++begun;
+    for (int i = 0; i < 2; ++i) waits.push_back(program.WaitFor(kHour));
+  });
+  SimProgram late(&world_, /*node=*/0, [&] { ++begun; });
+  ASSERT_TRUE(world_.Step());
+  late.End();
+  program.End();
+  EXPECT_EQ(waits, (std::vector<bool>{false, false}));
+  RunAll();
+  EXPECT_EQ(begun, 1);
 }
 
 }  // namespace

@@ -1,0 +1,37 @@
+#include "tests/sim/world/program.h"
+
+namespace ballast::sim {
+
+SimProgram::SimProgram(World* world, NodeId node, std::function<void()> body)
+    : world_(world), node_(node), fiber_(std::make_shared<Fiber>(std::move(body))) {
+  Wake();
+}
+
+void SimProgram::End() {
+  if (std::exchange(ended_, true) || fiber_.get() == Fiber::Current()) return;
+  if (fiber_->paused()) fiber_->Finish();
+}
+
+std::function<void()> SimProgram::Resumes() {
+  return [this, weak = std::weak_ptr(fiber_), waits = waits_] {
+    const std::shared_ptr<Fiber> fiber = weak.lock();
+    if (fiber != nullptr && !ended_ && !fiber->ended() && waits == waits_) fiber->Resume();
+  };
+}
+
+bool SimProgram::Wait() {
+  if (ended_) return false;
+  ++waits_;
+  fiber_->Pause();
+  return !ended_;
+}
+
+bool SimProgram::WaitFor(Tick at_most) {
+  if (ended_) return false;
+  ++waits_;
+  world_->clock(node_)->After(at_most + 1, EventKind::kTimer, Resumes());
+  fiber_->Pause();
+  return !ended_;
+}
+
+}  // namespace ballast::sim
