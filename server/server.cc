@@ -321,7 +321,10 @@ absl::Status ServerImpl::Serve(const std::vector<config::Peer>& peers) {
   security_->JoinCluster(&link);
   link.sightings = facts_.sightings();
   link.sightings->SetServers(config_.cluster().id(), servers);
-  peers_ = PeerClient::Create(link, executor_.get(), RealClock::Get(), grpc_.queue());
+  peers_ = PeerClient::Create(
+      link, executor_.get(), RealClock::Get(),
+      std::make_unique<GrpcPeerTransport>(settings_.PeerCalls(), security_->ChannelCredentials(),
+                                          grpc_.queue()));
   AddPeerMetrics(&metrics_->registry(), link, peers_);
   BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<JobStore> store, storage_.OpenJobs(address_));
   BALLAST_ASSIGN_OR_RETURN(DirectorySnapshots snapshots, storage_.OpenSnapshots(servers.size()));

@@ -128,11 +128,14 @@ std::shared_ptr<grpc::ServerCredentials> ServerSecurity::ServerCredentials() con
   return tls_ == nullptr ? nullptr : tls_->ServerCredentials();
 }
 
+std::shared_ptr<grpc::ChannelCredentials> ServerSecurity::ChannelCredentials() const {
+  return tls_ == nullptr ? nullptr : tls_->ChannelCredentials();
+}
+
 void ServerSecurity::JoinCluster(PeerLinkConfig* link) {
   std::vector<uint32_t> ids;
   for (const ServerAddress& server : link->servers) ids.push_back(server.id);
   gate_.SetServers(link->self, ids);
-  link->credentials = tls_ == nullptr ? nullptr : tls_->ChannelCredentials();
   link->numbers = gate_.numbers();
 }
 

@@ -48,6 +48,8 @@ class ServerSecurity {
   bool secured() const { return tls_ != nullptr; }
   // Of the gRPC port. Null without security: plaintext.
   std::shared_ptr<grpc::ServerCredentials> ServerCredentials() const;
+  // Of the connections to other servers. Likewise.
+  std::shared_ptr<grpc::ChannelCredentials> ChannelCredentials() const;
   Gate* gate() { return &gate_; }
   // Tells the gate the servers of the cluster, and `link` how they identify this one.
   void JoinCluster(PeerLinkConfig* link);

@@ -1,8 +1,8 @@
 // ServerTls: the certificates of this server. They are read at start, after SIGHUP, and when a file
 // changes; only valid ones reach gRPC, through a private directory that it watches. A bad file
 // changes nothing: the log and a metric name it, and the last good ones stay in use.
-// Comes from: server.cc. Goes to: GenericServer's port and PeerCaller, as credentials; TlsLoader.
-// Thread safety: thread-safe.
+// Comes from: server.cc. Goes to: GenericServer's port and GrpcPeerTransport, as credentials;
+// TlsLoader. Thread safety: thread-safe.
 #pragma once
 
 #include <chrono>

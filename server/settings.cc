@@ -57,8 +57,12 @@ PeerLinkConfig Settings::PeerLink(std::vector<ServerAddress> servers, uint64_t i
   // Creating a durable job writes its whole log once; the trainers wait for the same time.
   link.create_timeout = Scaled(config_.timing().attach_timeout());
   link.max_message_bytes = static_cast<int>(config_.limits().max_control_message_bytes());
-  link.time_scale = time_scale_;
   return link;
+}
+
+GrpcPeerOptions Settings::PeerCalls() const {
+  return {.max_message_bytes = static_cast<int>(config_.limits().max_control_message_bytes()),
+          .time_scale = time_scale_};
 }
 
 GenericServerOptions Settings::Port(const MemoryBudgets& budgets) const {

@@ -15,6 +15,7 @@
 #include "server/host/memory_budget.h"
 #include "server/peer/peer_client.h"
 #include "server/rpc/generic_server.h"
+#include "server/rpc/grpc_peer_transport.h"
 #include "server/service/trainer_stream.h"
 
 namespace ballast::server {
@@ -39,8 +40,9 @@ class Settings {
   // All servers of the cluster, ascending; without `peers` the one at `own_address`.
   std::vector<ServerAddress> Servers(const std::vector<config::Peer>& peers,
                                      const std::string& own_address) const;
-  // Settings for calls to other servers.
+  // Settings for calls to other servers, and for their transport.
   PeerLinkConfig PeerLink(std::vector<ServerAddress> servers, uint64_t incarnation) const;
+  GrpcPeerOptions PeerCalls() const;
   // Settings of the gRPC port, and the limits for strangers; without credentials.
   GenericServerOptions Port(const MemoryBudgets& budgets) const;
   // The terms of its streams that a trainer gets when it attaches, and how the server serves them.

@@ -168,9 +168,10 @@ ROOMS = {
     "server/convert": Room(
         COMMON + ("server/operator", "server/jobs", "server/round", "server/quota", WIRE,
                   "proto/convert")),
+    # Over server/stream: it knows no gRPC.
     "server/peer": Room(
-        COMMON + ("server/rpc", "server/convert", "server/jobs", "server/security", WIRE,
-                  "proto/convert"), ("absl/",) + GRPC),
+        COMMON + ("server/stream", "server/convert", "server/jobs", "server/security", WIRE,
+                  "proto/convert")),
     # Over server/stream: the services know no gRPC.
     "server/service": Room(
         COMMON + ("server/stream", "server/convert", "server/peer", "server/directory",

@@ -86,6 +86,10 @@ absl::Status VerifyChecksum(const DecodedFrame& frame, uint32_t computed) {
                        DamagedFrameText(header, computed), fields);
 }
 
+Payload MessageBytes(const google::protobuf::MessageLite& message) {
+  return Payload::FromString(message.SerializeAsString());
+}
+
 absl::Status ParseMessage(const Payload& bytes, size_t max_bytes,
                           google::protobuf::MessageLite* message) {
   if (bytes.bytes() > max_bytes) return TooLong(bytes.bytes(), max_bytes);

@@ -44,6 +44,8 @@ absl::Status VerifyChecksum(const DecodedFrame& frame);
 // The same for a caller with its own checksum of identity and payload.
 absl::Status VerifyChecksum(const DecodedFrame& frame, uint32_t computed);
 
+// The bytes of a control message.
+Payload MessageBytes(const google::protobuf::MessageLite& message);
 // Parses `bytes` into `message`. INVALID_ARGUMENT BAD_FRAME when it has more than `max_bytes` bytes
 // or is not a message of this type, or takes too much memory (ScanWire).
 absl::Status ParseMessage(const Payload& bytes, size_t max_bytes,

@@ -1,6 +1,5 @@
 #include "proto/convert/grpc_status.h"
 
-#include "absl/strings/cord.h"
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
 #include "ballast/v1/types.pb.h"
@@ -17,14 +16,6 @@ constexpr char kOtherProtocol[] = "it does not speak gRPC, as the admin port doe
 constexpr char kMemoryReset[] = "RST_STREAM with error code 11";
 constexpr char kNoMemory[] =
     "the server has broken the call off: gRPC's memory there is at limits.max_rpc_memory_bytes";
-// Of a status that BrokenOffForMemory knows. It does not travel.
-constexpr char kBrokenOffTypeUrl[] = "ballast/broken-off-for-memory";
-
-absl::Status BrokenOff() {
-  absl::Status status = absl::UnavailableError(kNoMemory);
-  status.SetPayload(kBrokenOffTypeUrl, absl::Cord());
-  return status;
-}
 
 // A status without a detail.
 absl::Status OfGrpcItself(absl::StatusCode code, absl::string_view text) {
@@ -32,7 +23,7 @@ absl::Status OfGrpcItself(absl::StatusCode code, absl::string_view text) {
       absl::StrContains(text, "http1.x server")) {
     return absl::Status(code, kOtherProtocol);
   }
-  if (absl::StrContains(text, kMemoryReset)) return BrokenOff();
+  if (absl::StrContains(text, kMemoryReset)) return BrokenOffError(kNoMemory);
   return absl::Status(code, text);
 }
 
@@ -54,10 +45,6 @@ absl::Status FromGrpc(const grpc::Status& status) {
   }
   detail.set_code(static_cast<int>(code));
   return FromDetail(detail);
-}
-
-bool BrokenOffForMemory(const absl::Status& status) {
-  return status.GetPayload(kBrokenOffTypeUrl).has_value();
 }
 
 }  // namespace ballast

@@ -14,11 +14,7 @@ grpc::Status ToGrpc(const absl::Status& status);
 // Reads what ToGrpc wrote; a status made by gRPC itself keeps its code and text and has no reason.
 // With two exceptions. For a port of another protocol the text is our own: an operator may have
 // given the admin port. A call that the other end's gRPC broke off for want of memory is
-// UNAVAILABLE, as it is when the whole connection goes: it may be made again.
+// UNAVAILABLE, as it is when the whole connection goes: it may be made again (BrokenOffForMemory).
 absl::Status FromGrpc(const grpc::Status& status);
-
-// Whether `status` comes from FromGrpc and says that the other end's gRPC broke the call off for
-// want of memory: that end lives. False for a status that went through a detail on its way.
-bool BrokenOffForMemory(const absl::Status& status);
 
 }  // namespace ballast

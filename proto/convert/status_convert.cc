@@ -12,6 +12,8 @@ namespace {
 // HTTP/2 trailers of a gRPC call hold 8 KiB by default. The text travels in them twice, once
 // percent-encoded (up to 3x) and once in base64 (4/3x).
 constexpr size_t kMaxTextBytes = 1500;
+// Of a status that BrokenOffForMemory knows. It does not travel.
+constexpr char kBrokenOffTypeUrl[] = "ballast/broken-off-for-memory";
 
 #define BALLAST_SAME_REASON(ours, theirs) \
   static_assert(static_cast<int>(Reason::ours) == static_cast<int>(v1::REASON_##theirs))
@@ -116,6 +118,16 @@ absl::Status FromDetail(const v1::ErrorDetail& detail) {
   fields.server = detail.server();
   fields.address = detail.address();
   return MakeError(KnownCode(detail.code()), detail.reason(), detail.message(), fields);
+}
+
+absl::Status BrokenOffError(absl::string_view text) {
+  absl::Status status = absl::UnavailableError(text);
+  status.SetPayload(kBrokenOffTypeUrl, absl::Cord());
+  return status;
+}
+
+bool BrokenOffForMemory(const absl::Status& status) {
+  return status.GetPayload(kBrokenOffTypeUrl).has_value();
 }
 
 }  // namespace ballast

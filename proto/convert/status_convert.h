@@ -25,4 +25,9 @@ absl::StatusCode KnownCode(int code);
 // The Status that `detail` describes, with KnownCode.
 absl::Status FromDetail(const v1::ErrorDetail& detail);
 
+// UNAVAILABLE, from a transport: the other end broke the call off for want of memory, and lives.
+absl::Status BrokenOffError(absl::string_view text);
+// Whether `status` is one. False for a status that went through a detail on its way.
+bool BrokenOffForMemory(const absl::Status& status);
+
 }  // namespace ballast

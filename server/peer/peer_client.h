@@ -2,8 +2,8 @@
 // detects lost servers.
 // Comes from: the job directory (PeerLink) and RoundEngine (VoteSink). Goes to: peer_service of the
 // peers.
-// Thread safety: any thread. Callbacks run on the thread that polls the completion queue or on the
-// caller's; no lock is held then.
+// Thread safety: any thread. Callbacks run on a thread of the transport or on the caller's; no lock
+// is held then.
 #pragma once
 
 #include <chrono>
@@ -15,10 +15,9 @@
 #include "absl/status/status.h"
 #include "common/base/clock.h"
 #include "common/threads/executor.h"
-#include "grpcpp/completion_queue.h"
-#include "grpcpp/security/credentials.h"
 #include "server/jobs/peer_calls.h"
 #include "server/security/peer_numbers.h"
+#include "server/stream/peer_transport.h"
 
 namespace ballast::server {
 
@@ -31,9 +30,7 @@ struct PeerLinkConfig {
   std::chrono::nanoseconds heartbeat_interval = std::chrono::milliseconds(500);
   std::chrono::nanoseconds report_after = std::chrono::milliseconds(2500);
   std::chrono::nanoseconds create_timeout = std::chrono::seconds(30);  // of calls with a plan, Seal
-  int max_message_bytes = 16 << 20;
-  double time_scale = 1;
-  std::shared_ptr<grpc::ChannelCredentials> credentials;  // null: plaintext
+  int max_message_bytes = 16 << 20;                                    // of a reply
   // For a server without security; null: calls carry none. Outlives the client.
   PeerNumbers* numbers = nullptr;
   PeerSightings* sightings = nullptr;  // of Hellos; may be null; outlives the client
@@ -51,13 +48,10 @@ class PeerClient : public PeerLink, public VoteSink {
   // A peer has become unreachable.
   using LostCallback = std::function<void(uint32_t server, const std::string& why)>;
 
-  // `executor` and `clock` outlive the result. `queue` is polled (PollUntilShutdown) until Stop()
-  // has returned; null means a private queue and thread. A server passes its own queue: gRPC lets
-  // every polling thread read from every connection, so a second one would take the trainers'
-  // messages off their sockets and then have to wake the first.
+  // `executor` and `clock` outlive the result.
   static std::shared_ptr<PeerClient> Create(const PeerLinkConfig& config, Executor* executor,
                                             const Clock* clock,
-                                            grpc::CompletionQueue* queue = nullptr);
+                                            std::unique_ptr<PeerTransport> transport);
 
   // A vote received in answer to one of ours, or STATE_LOST: see RoundEngine::PeerVote.
   using VoteCallback = std::function<void(uint64_t job, uint32_t epoch, uint64_t round,

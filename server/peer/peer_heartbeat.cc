@@ -6,8 +6,8 @@
 #include "common/base/log.h"
 #include "common/text/address.h"
 #include "common/text/units.h"
-#include "proto/convert/grpc_status.h"
 #include "proto/convert/job_convert.h"
+#include "proto/convert/status_convert.h"
 #include "server/peer/peer_sightings.h"
 
 namespace ballast::server {
@@ -95,22 +95,20 @@ void PeerHeartbeat::Ask(uint32_t server) {
     MutexLock lock(&mu_);
     if (std::exchange(peers_.at(server).asking, true)) return;
   }
-  caller_->SayHello(server, false,
-                    [this, server](const absl::Status& status, const grpc::ByteBuffer& reply) {
-                      OnHello(server, status, reply);
-                    });
+  caller_->SayHello(server, false, [this, server](const absl::StatusOr<Payload>& answer) {
+    OnHello(server, answer);
+  });
 }
 
-void PeerHeartbeat::OnHello(uint32_t server, const absl::Status& status,
-                            const grpc::ByteBuffer& reply) {
+void PeerHeartbeat::OnHello(uint32_t server, const absl::StatusOr<Payload>& answer) {
   {
     MutexLock lock(&mu_);
     peers_.at(server).asking = false;
   }
   if (caller_->stopping()) return;
-  if (!status.ok()) return NotHeard(server, status);
+  if (!answer.ok()) return NotHeard(server, answer.status());
   v1::PeerHello hello;
-  absl::Status checked = caller_->Parse(reply, &hello);
+  absl::Status checked = caller_->Parse(answer, &hello);
   if (checked.ok()) checked = CheckHello(server, hello);
   if (checked.ok() && config_.sightings != nullptr) config_.sightings->OnAnswer(hello);
   if (checked.ok()) return Heard(server, hello);

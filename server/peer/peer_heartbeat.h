@@ -54,7 +54,7 @@ class PeerHeartbeat {
   void Beat();
   // Unless a Hello is under way.
   void Ask(uint32_t server);
-  void OnHello(uint32_t server, const absl::Status& status, const grpc::ByteBuffer& reply);
+  void OnHello(uint32_t server, const absl::StatusOr<Payload>& answer);
   void Heard(uint32_t server, const v1::PeerHello& hello);
   void NotHeard(uint32_t server, const absl::Status& status);
 

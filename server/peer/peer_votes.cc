@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/reason.h"
-#include "proto/convert/grpc_message.h"
+#include "proto/convert/frame_codec.h"
 #include "proto/convert/job_convert.h"
 #include "proto/convert/methods.h"
 
@@ -31,7 +31,7 @@ void PeerVotes::Send(uint64_t job, uint32_t epoch, uint64_t round, uint32_t to_s
   under_way->server = to_server;
   under_way->epoch = epoch;
   under_way->round = round;
-  under_way->bytes = SerializeMessage(message);
+  under_way->bytes = MessageBytes(message);
   under_way->give_up = clock_->Now() + config_.report_after;
   {
     MutexLock lock(&mu_);
@@ -41,16 +41,15 @@ void PeerVotes::Send(uint64_t job, uint32_t epoch, uint64_t round, uint32_t to_s
 }
 
 void PeerVotes::Try(std::shared_ptr<UnderWay> vote) {
-  const PeerCallOptions options{method::kPeerVote, config_.report_after, false};
+  const PeerCallOptions options{method::kPeerVote, config_.report_after, false, ""};
   caller_->Call(vote->server, options, vote->bytes,
-                [this, vote](const absl::Status& status, const grpc::ByteBuffer& reply) {
-                  OnAnswer(vote, status, reply);
-                });
+                [this, vote](const absl::StatusOr<Payload>& answer) { OnAnswer(vote, answer); });
 }
 
-void PeerVotes::OnAnswer(const std::shared_ptr<UnderWay>& vote, const absl::Status& status,
-                         const grpc::ByteBuffer& reply) {
-  if (status.ok()) return OnReply(*vote, reply);
+void PeerVotes::OnAnswer(const std::shared_ptr<UnderWay>& vote,
+                         const absl::StatusOr<Payload>& answer) {
+  if (answer.ok()) return OnReply(*vote, answer);
+  const absl::Status& status = answer.status();
   if (status.code() == absl::StatusCode::kCancelled || Superseded(vote)) return;
   if (ReasonOf(status) == Reason::kStateLost) return Report(*vote, status);
   // A newly started peer may not know its jobs yet.
@@ -59,10 +58,10 @@ void PeerVotes::OnAnswer(const std::shared_ptr<UnderWay>& vote, const absl::Stat
       << "vote refused: " << status;
 }
 
-void PeerVotes::OnReply(const UnderWay& vote, const grpc::ByteBuffer& reply) {
-  v1::VoteReply answer;
-  if (!caller_->Parse(reply, &answer).ok() || !answer.has_vote()) return;
-  const absl::StatusOr<Vote> theirs = VoteFromProto(answer.vote());
+void PeerVotes::OnReply(const UnderWay& vote, const absl::StatusOr<Payload>& answer) {
+  v1::VoteReply reply;
+  if (!caller_->Parse(answer, &reply).ok() || !reply.has_vote()) return;
+  const absl::StatusOr<Vote> theirs = VoteFromProto(reply.vote());
   if (theirs.ok() && theirs->server == vote.server) Report(vote, *theirs);
 }
 

@@ -48,14 +48,13 @@ class PeerVotes {
     uint32_t server = 0;
     uint32_t epoch = 0;
     uint64_t round = 0;
-    grpc::ByteBuffer bytes;
+    Payload bytes;
     std::chrono::nanoseconds give_up{0};  // then the peer counts as lost
   };
 
   void Try(std::shared_ptr<UnderWay> vote);
-  void OnAnswer(const std::shared_ptr<UnderWay>& vote, const absl::Status& status,
-                const grpc::ByteBuffer& reply);
-  void OnReply(const UnderWay& vote, const grpc::ByteBuffer& reply);
+  void OnAnswer(const std::shared_ptr<UnderWay>& vote, const absl::StatusOr<Payload>& answer);
+  void OnReply(const UnderWay& vote, const absl::StatusOr<Payload>& answer);
   void OfferAgain(const std::shared_ptr<UnderWay>& vote, const absl::Status& status);
   void Report(const UnderWay& vote, const absl::StatusOr<Vote>& answer);
   bool Superseded(const std::shared_ptr<UnderWay>& vote) const;

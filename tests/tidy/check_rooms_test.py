@@ -42,6 +42,7 @@ class RoomTable(unittest.TestCase):
         ("server/engine/round_driver.cc", '"google/protobuf/message.h"'),
         ("server/config/loader.cc", '"ballast/v1/control.pb.h"'),
         ("server/home/membership.cc", '"server/peer/peer_client.h"'),
+        ("server/peer/peer_caller.cc", "<grpcpp/client_context.h>"),
         ("server/admin/http.cc", '"server/engine/round_engine.h"'),
         ("server/service/control_service.cc", '"server/server.h"'),
         ("server/service/control_service.cc", "<prometheus/counter.h>"),

@@ -14,6 +14,7 @@
 #include "server/peer/peer_caller.h"
 #include "server/peer/peer_heartbeat.h"
 #include "server/rpc/generic_server.h"
+#include "server/rpc/grpc_peer_transport.h"
 #include "server/service/peer_service.h"
 #include "server/stream/unary_call.h"
 #include "tests/server/service/fakes.h"
@@ -33,6 +34,10 @@ JobPlan Plan() {
   plan.servers = {0, 1};
   plan.owner = {1};
   return plan;
+}
+
+std::unique_ptr<PeerTransport> OverGrpc() {
+  return std::make_unique<GrpcPeerTransport>(GrpcPeerOptions());
 }
 
 // A peer: its services and the directory they call.
@@ -64,7 +69,7 @@ class PeerLinkTest : public testing::Test {
     config.servers = {{0, "127.0.0.1:1"}, {1, address}};
     config.heartbeat_interval = std::chrono::milliseconds(20);
     config.create_timeout = create_timeout_;
-    client_ = PeerClient::Create(config, &executor_, RealClock::Get());
+    client_ = PeerClient::Create(config, &executor_, RealClock::Get(), OverGrpc());
     client_->Start(
         [this](uint32_t server, const std::string& why) {
           MutexLock lock(&mu_);
@@ -87,22 +92,16 @@ class PeerLinkTest : public testing::Test {
     }
     return false;
   }
-  std::string WaitForLost() {
+  std::string WaitForFirst(const std::vector<std::string>& of) {
     MutexLock lock(&mu_);
     const auto end = std::chrono::steady_clock::now() + kTestDeadline;
-    while (lost_.empty() && std::chrono::steady_clock::now() < end) {
+    while (of.empty() && std::chrono::steady_clock::now() < end) {
       changed_.WaitFor(&mu_, std::chrono::milliseconds(100));
     }
-    return lost_.empty() ? "nobody" : lost_.front();
+    return of.empty() ? "nothing" : of.front();
   }
-  std::string WaitForAnswer() {
-    MutexLock lock(&mu_);
-    const auto end = std::chrono::steady_clock::now() + kTestDeadline;
-    while (answers_.empty() && std::chrono::steady_clock::now() < end) {
-      changed_.WaitFor(&mu_, std::chrono::milliseconds(100));
-    }
-    return answers_.empty() ? "nothing" : answers_.front();
-  }
+  std::string WaitForLost() { return WaitForFirst(lost_); }
+  std::string WaitForAnswer() { return WaitForFirst(answers_); }
   absl::Status Create(const JobPlan& plan) {
     absl::Status result = absl::UnknownError("not called");
     bool called = false;
@@ -310,7 +309,7 @@ TEST_F(PeerLinkTest, AnOrderWaitsForTheConnectionToAPeerThatWasStartedAgain) {
   Connect(address);
   ASSERT_TRUE(WaitUntilReachable());
   peer.reset();
-  ASSERT_NE(WaitForLost(), "nobody");
+  ASSERT_NE(WaitForLost(), "nothing");
   std::promise<absl::Status> answer;
   client_->ImportJob(1, {Plan(), "export", true},
                      [&](const absl::Status& status) { answer.set_value(status); });
@@ -406,11 +405,11 @@ struct HelloCounter {
 TEST(PeerHeartbeatTest, AskNowSaysHelloOnceInTheDelayBetweenAttempts) {
   HelloCounter peer;
   FakeClock clock;
-  PeerCaller caller(peer.config, nullptr);
+  PeerCaller caller(peer.config, OverGrpc());
   PeerHeartbeat heartbeat(peer.config, &caller, &clock, [](auto, auto) { return true; });
   const auto say_hello = [&] {
     std::promise<void> said;
-    caller.SayHello(1, true, [&](const absl::Status&, const auto&) { said.set_value(); });
+    caller.SayHello(1, true, [&](const auto&) { said.set_value(); });
     said.get_future().wait();
   };
   const auto answered = [&](int count) {
@@ -439,7 +438,7 @@ TEST(PeerHeartbeatTest, APeerThatBreaksHellosOffForMemoryStaysReachable) {
   HelloCounter peer;
   peer.answered_hellos = 1;
   FakeClock clock;
-  PeerCaller caller(peer.config, nullptr);
+  PeerCaller caller(peer.config, OverGrpc());
   PeerHeartbeat heartbeat(peer.config, &caller, &clock, [](auto, auto) { return true; });
   std::atomic<int> lost{0};
   heartbeat.Start([&](uint32_t, const std::string&) { ++lost; });
@@ -462,10 +461,10 @@ TEST(PeerCallerTest, ARefusedNumberIsAServerThatStartsAndSaysWhatThePeerSaid) {
   PeerNumbers numbers(std::string(16, 's'));
   numbers.SetServers({0, 1});
   peer.config.numbers = &numbers;
-  PeerCaller caller(peer.config, nullptr);
+  PeerCaller caller(peer.config, OverGrpc());
   std::promise<absl::Status> said;
-  caller.Call(1, {method::kPeerDropJob, kTestDeadline, true}, SerializeMessage(v1::PeerDropJob()),
-              [&](const absl::Status& status, const auto&) { said.set_value(status); });
+  caller.Call(1, {method::kPeerDropJob, kTestDeadline, true, ""}, MessageBytes(v1::PeerDropJob()),
+              [&](const auto& answer) { said.set_value(answer.status()); });
   const absl::Status status = said.get_future().get();
   EXPECT_TRUE(IsStillStarting(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("it says: the number is an old one"));
@@ -497,7 +496,7 @@ class NumberedServer {
     config.heartbeat_interval = std::chrono::milliseconds(20);
     config.create_timeout = kTestDeadline;
     if (with_numbers) config.numbers = gate_.numbers();
-    client_ = PeerClient::Create(config, &executor_, RealClock::Get());
+    client_ = PeerClient::Create(config, &executor_, RealClock::Get(), OverGrpc());
     client_->Start([](uint32_t, const std::string&) {}, [](auto...) {});
   }
   // Whether the other server has answered, so that a call without a number is a stranger's.
