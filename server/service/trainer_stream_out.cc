@@ -260,9 +260,8 @@ void TrainerStream::CheckSilence() {
   if (!silent) return WatchSilence();
   const std::string after = FormatDuration(deps_->config.report_after);
   if (!said_hello) {
-    Close(ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadFrame,
-                        absl::StrCat("no Hello within ", after)),
-          "");
+    // It may be on its way: a machine that was moved or stood still has passed the time at once.
+    Close(absl::UnavailableError(absl::StrCat("no Hello within ", after)), "");
     return;
   }
   const std::string why = absl::StrCat("no heartbeat for ", after);
