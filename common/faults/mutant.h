@@ -68,6 +68,7 @@ enum class Mutant : uint8_t {
   kForgetOptions,
   kForgetInitialValue,
   kForgetLastArray,
+  kVoteOfferedOnce,
   kIgnoreSchedule,
   kForgetRatios,
   kForgetRuleAtEpoch,

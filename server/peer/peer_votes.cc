@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/reason.h"
+#include "common/faults/mutant.h"
 #include "proto/convert/frame_codec.h"
 #include "proto/convert/job_convert.h"
 #include "proto/convert/methods.h"
@@ -53,7 +54,8 @@ void PeerVotes::OnAnswer(const std::shared_ptr<UnderWay>& vote,
   if (status.code() == absl::StatusCode::kCancelled || Superseded(vote)) return;
   if (ReasonOf(status) == Reason::kStateLost) return Report(*vote, status);
   // A newly started peer may not know its jobs yet.
-  if (MayPass(status) || ReasonOf(status) == Reason::kUnknownJob) return OfferAgain(vote, status);
+  const bool again = MayPass(status) || ReasonOf(status) == Reason::kUnknownJob;
+  if (again && !BALLAST_MUTANT(kVoteOfferedOnce)) return OfferAgain(vote, status);
   BALLAST_LOG(WARN, LogField("server", vote->server), LogField("round", vote->round))
       << "vote refused: " << status;
 }

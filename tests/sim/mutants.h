@@ -15,7 +15,7 @@ struct MutantInfo {
   const char* what;
 };
 
-inline constexpr std::array<MutantInfo, 69> kMutants = {{
+inline constexpr std::array<MutantInfo, 70> kMutants = {{
     {Mutant::kRatiosBeforeSync, "ratios_before_sync",
      "LAMB's step begins when its ratios are written"},
     {Mutant::kVoteBeforeSync, "vote_before_sync", "the vote is sent when PREPARE is written"},
@@ -93,6 +93,7 @@ inline constexpr std::array<MutantInfo, 69> kMutants = {{
     {Mutant::kReadyUnchecked, "ready_unchecked", "a rank may be ready with another id"},
     {Mutant::kIdNotBroughtBack, "id_not_brought_back", "no rank tells a new home the id again"},
     {Mutant::kForgetLastArray, "forget_last_array", "a restart lays out three arrays at most"},
+    {Mutant::kVoteOfferedOnce, "vote_offered_once", "a vote that was lost is not offered again"},
 }};
 
 class World;

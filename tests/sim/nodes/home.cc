@@ -39,7 +39,6 @@ SimHome::SimHome(const Context& context, SimServer* server, const server::JobPla
       server_(server),
       process_(server->process()),
       self_(ConfigOf(context)),
-      peers_(context, process_),
       strand_(process_->executor()),
       damaged_(&self_, /*store=*/nullptr, /*metrics=*/nullptr),
       jobs_({.self = &self_,
@@ -48,7 +47,7 @@ SimHome::SimHome(const Context& context, SimServer* server, const server::JobPla
              .shares = this,
              .resting = &resting_,
              .damaged = &damaged_,
-             .peers = &peers_}) {
+             .peers = process_->peers()}) {
   strand_.SetOwner(owner_);
   jobs_.Recover(plan, /*making=*/false);
 }

@@ -9,7 +9,6 @@
 
 #include "ballast/v1/control.pb.h"
 #include "server/home/home_jobs.h"
-#include "tests/sim/nodes/peers.h"
 #include "tests/sim/nodes/server.h"
 
 namespace ballast::sim {
@@ -53,7 +52,6 @@ class SimHome final : private server::LocalShares {
   SimServer* const server_;
   const SimProcess* const process_;
   const server::ThisServer self_;
-  SimPeers peers_;
   const std::shared_ptr<void> owner_ = std::make_shared<int>();
   server::OwnerStrand strand_;
   server::RestingJobs resting_;

@@ -90,7 +90,8 @@ SimPort::SimPort(const Context& context, SimServer* server, uint32_t index)
   AddMethod(method::kExchange, server::TrainerStream::Factory(&deps_));
   server::AddControlMethods(this, &holder_, {shape.chunk_bytes, shape.credit_bytes},
                             [] { return server::ServerFacts(); });
-  server::AddPeerMethods(this, &holder_, {.id = context.plan->servers[index], .incarnation = 1});
+  server::AddPeerMethods(this, &holder_,
+                         {.id = context.plan->servers[index], .incarnation = process_->life()});
 }
 
 SimPort::~SimPort() {

@@ -3,29 +3,13 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "ballast/v1/peer.pb.h"
 #include "common/base/check.h"
-#include "common/base/reason.h"
-#include "common/base/status_macros.h"
-#include "proto/convert/channel.h"
-#include "proto/convert/frame_codec.h"
-#include "proto/convert/job_convert.h"
-#include "proto/convert/methods.h"
+#include "tests/sim/net/peer_transport.h"
+#include "tests/sim/nodes/home.h"
 
 namespace ballast::sim {
 namespace {
 
-// The vote in the answer to one's own, if any.
-server::VoteAnswer VoteIn(const absl::StatusOr<Payload>& answer) {
-  BALLAST_RETURN_IF_ERROR(answer.status());
-  v1::VoteReply reply;
-  BALLAST_RETURN_IF_ERROR(ParseMessage(*answer, kMaxMessageBytes, &reply));
-  if (!reply.has_vote()) return std::optional<Vote>();
-  BALLAST_ASSIGN_OR_RETURN(Vote vote, VoteFromProto(reply.vote()));
-  return std::optional<Vote>(std::move(vote));
-}
-
-constexpr Tick kVoteRetry = 50 * kMillisecond;
 constexpr int kWorkers = 4;
 constexpr int kTierThreads = 3;
 
@@ -45,13 +29,17 @@ SimProcess::SimProcess(const Context& context, Deps deps)
       threads_(context.world, context.swarm, node(), deps_.after_task),
       strands_(threads_.MakeExecutor("strand", 1)),
       workers_(std::make_unique<SimWorkers>(context.world,
-                                            threads_.MakeExecutor("kernels", kWorkers), kWorkers)) {
+                                            threads_.MakeExecutor("kernels", kWorkers), kWorkers)),
+      peers_(server::PeerClient::Create(
+          LinkConfig(), strands_.get(), &clock_,
+          std::make_unique<SimPeerTransport>(context.world, context.network, node()))) {
   context_.world->SetObserver(node(), [this](Probe probe) { Observe(probe); });
 }
 
 SimProcess::~SimProcess() {
   BALLAST_CHECK(!alive());
   if (engine_ != nullptr) engine_->Abandon();
+  peers_->Stop();
   going_out_.clear();
   threads_.Drop();
   BALLAST_CHECK(engine_.use_count() <= 1);  // The threads it runs on end with this.
@@ -160,9 +148,24 @@ void SimProcess::AwaitSent() {
       });
 }
 
-// --- Votes --------------------------------------------------------------------------------------
+// --- Peers --------------------------------------------------------------------------------------
 
-void SimProcess::SendVote(uint64_t, uint32_t epoch, uint64_t round, uint32_t to_server,
+server::PeerLinkConfig SimProcess::LinkConfig() const {
+  server::PeerLinkConfig config;
+  config.self = id();
+  config.incarnation = life_;
+  config.servers = AddressesOf(*context_.plan);
+  return config;
+}
+
+void SimProcess::StartPeers() {
+  peers_->Start([](uint32_t, const std::string&) {},
+                [this](uint64_t, uint32_t epoch, uint64_t round, const absl::StatusOr<Vote>& vote) {
+                  OnVoteAnswer(epoch, round, vote);
+                });
+}
+
+void SimProcess::SendVote(uint64_t job, uint32_t epoch, uint64_t round, uint32_t to_server,
                           const Vote& vote) {
   if (!alive()) return;
   if (context_.world->tracing()) {
@@ -170,39 +173,13 @@ void SimProcess::SendVote(uint64_t, uint32_t epoch, uint64_t round, uint32_t to_
   }
   const bool power = context_.plan->spec.durability == Durability::kPower;
   context_.oracle->OnVote(id(), epoch, round, vote, !power || deps_.disk->PrepareIsDurable(round));
-  const auto under_way = std::make_shared<VoteUnderWay>(VoteUnderWay{epoch, round, vote});
-  newest_votes_[to_server] = under_way;
-  CallVote(to_server, under_way);
+  peers_->SendVote(job, epoch, round, to_server, vote);
 }
 
-void SimProcess::CallVote(uint32_t to_server, const std::shared_ptr<const VoteUnderWay>& vote) {
-  const auto& servers = context_.plan->servers;
-  const auto to = std::lower_bound(servers.begin(), servers.end(), to_server) - servers.begin();
-  v1::Prepare message;
-  message.set_job(context_.plan->job);
-  message.set_epoch(vote->epoch);
-  message.set_round(vote->round);
-  ballast::ToProto(vote->vote, &message);
-  context_.network->Call(node(), static_cast<uint32_t>(to), method::kPeerVote,
-                         Payload::FromString(message.SerializeAsString()),
-                         InLife([=, this](const absl::StatusOr<Payload>& answer) {
-                           OnVoteAnswer(to_server, vote, VoteIn(answer));
-                         }));
-}
-
-void SimProcess::OnVoteAnswer(uint32_t to_server, const std::shared_ptr<const VoteUnderWay>& vote,
-                              const server::VoteAnswer& answer) {
-  if (answer.ok()) {
-    if (!answer->has_value()) return;
-    if (vote->round == fsm().round()) context_.world->Met(Cover::kVoteFromAnswer);
-    return engine_->PeerVote(vote->epoch, vote->round, **answer, [](const server::VoteAnswer&) {});
-  }
-  const auto newest = newest_votes_.find(to_server);
-  if (newest == newest_votes_.end() || newest->second != vote) return;  // A newer one exists.
-  if (ReasonOf(answer.status()) == Reason::kStateLost) {
-    return engine_->VoteRefused(vote->round, answer.status());
-  }
-  Later(kVoteRetry, [this, to_server, vote] { CallVote(to_server, vote); });
+void SimProcess::OnVoteAnswer(uint32_t epoch, uint64_t round, const absl::StatusOr<Vote>& vote) {
+  if (!vote.ok()) return engine_->VoteRefused(round, vote.status());
+  if (round == fsm().round()) context_.world->Met(Cover::kVoteFromAnswer);
+  engine_->PeerVote(epoch, round, *vote, [](const server::VoteAnswer&) {});
 }
 
 }  // namespace ballast::sim

@@ -1,17 +1,17 @@
 // SimProcess: one life of a server process: the shipped engine of the job, and its supplies from a
-// server process: threads, workers, a clock, and the way of its votes to the peers. When the
+// server process: threads, workers, a clock, and the client of its peers. When the
 // process ends, between any two events, all its remaining work is dropped. Comes from: SimServer.
 // Goes to: RoundDriver, the network, the oracle. Thread safety: one thread.
 #pragma once
 
 #include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <utility>
 
 #include "common/base/clock.h"
 #include "server/engine/engine.h"
+#include "server/peer/peer_client.h"
 #include "tests/sim/nodes/context.h"
 #include "tests/sim/world/disk.h"
 #include "tests/sim/world/threads.h"
@@ -37,6 +37,8 @@ class SimProcess final : public server::VoteSink {
   // Makes the engine, which continues where `storage` ends. Errors: RoundEngine::Create's.
   absl::Status Open(const server::JobPlan& plan, std::unique_ptr<server::JobStorage> storage);
   NodeId node() const { return context_.network->ServerNode(deps_.index); }
+  // The incarnation of the process.
+  uint64_t life() const { return life_; }
   bool alive() const { return context_.world->Life(node()) == life_; }
   // `action`, as long as the process lives.
   template <typename Action>
@@ -58,6 +60,10 @@ class SimProcess final : public server::VoteSink {
   // Null before Open.
   server::RoundEngine* engine() const { return engine_.get(); }
   std::shared_ptr<server::RoundEngine> shared_engine() const { return engine_; }
+  // The calls to the other servers; its votes go through SendVote.
+  server::PeerLink* peers() const { return peers_.get(); }
+  // Heartbeats begin.
+  void StartPeers();
   const Clock* clock() const { return &clock_; }
   // Of the strands of this process.
   Executor* executor() const { return strands_.get(); }
@@ -72,16 +78,12 @@ class SimProcess final : public server::VoteSink {
   // Keeps the memory of a sent message for as long as it may be on its way.
   void KeepWhileSent(std::shared_ptr<const void> owner);
 
-  void SendVote(uint64_t, uint32_t epoch, uint64_t round, uint32_t to_server,
+  // The oracle sees each vote on its way.
+  void SendVote(uint64_t job, uint32_t epoch, uint64_t round, uint32_t to_server,
                 const Vote& vote) override;
-  void DropVotes(uint64_t) override { newest_votes_.clear(); }
+  void DropVotes(uint64_t job) override { peers_->DropVotes(job); }
 
  private:
-  struct VoteUnderWay {
-    uint32_t epoch = 0;
-    uint64_t round = 0;
-    Vote vote;
-  };
   // The machine's steady clock; for a mutant the wall clock.
   class ProcessClock final : public Clock {
    public:
@@ -101,9 +103,8 @@ class SimProcess final : public server::VoteSink {
   void OnDecided() const;
   // Lets go of the oldest of going_out_ when they have arrived.
   void AwaitSent();
-  void CallVote(uint32_t to_server, const std::shared_ptr<const VoteUnderWay>& vote);
-  void OnVoteAnswer(uint32_t to_server, const std::shared_ptr<const VoteUnderWay>& vote,
-                    const server::VoteAnswer& answer);
+  server::PeerLinkConfig LinkConfig() const;
+  void OnVoteAnswer(uint32_t epoch, uint64_t round, const absl::StatusOr<Vote>& vote);
 
   const Context context_;
   const Deps deps_;
@@ -112,7 +113,7 @@ class SimProcess final : public server::VoteSink {
   SimThreads threads_;
   const std::unique_ptr<Executor> strands_;
   const std::unique_ptr<SimWorkers> workers_;
-  std::map<uint32_t, std::shared_ptr<const VoteUnderWay>> newest_votes_;  // by server
+  const std::shared_ptr<server::PeerClient> peers_;
   struct GoingOut {
     Tick until = 0;
     std::shared_ptr<const void> owner;

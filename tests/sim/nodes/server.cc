@@ -254,6 +254,7 @@ void SimServer::Serve(const server::JobPlan& plan, bool restarted) {
     process_->OnEnded(why);
     if (home_ != nullptr) home_->OnEnded(why);
   }));
+  process_->StartPeers();
   engine->Start(restarted);
   engine->trainers().ExpectSlots();
   if (home_ != nullptr) home_->Start();
