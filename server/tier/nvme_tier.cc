@@ -39,6 +39,7 @@ NvmeTier::NvmeTier(const Options& options, size_t buffer_bytes, Arena memory)
 }
 void NvmeTier::FreeAll() {
   free_.clear();
+  // From the last on, as they are taken from the back: pages of later buffers stay untouched.
   for (size_t i = options_.buffers; i-- > 0;) {
     free_.push_back(reinterpret_cast<float*>(memory_.data() + i * buffer_bytes_));
   }
@@ -170,6 +171,7 @@ void NvmeTier::Prefetch(std::vector<uint32_t> extents) {
     // Free buffers belong to waiting extents first.
     if (free_.empty() || !wanted_.empty() || !failure_.ok()) return;
     Entry& entry = Find(extent);
+    // Without an image there is nothing to read: its initial values are formed when it is needed.
     if (entry.residence == Residence::kAway && entry.stored != 0) StartRead(extent, &entry);
   }
 }
@@ -234,6 +236,7 @@ bool NvmeTier::EvictFrom(std::list<uint32_t>* list) {
   for (const uint32_t extent : *list) {
     Entry& entry = Find(extent);
     if (entry.users != 0 || entry.residence != Residence::kHere || entry.save) continue;
+    // Without a write where an image has the state: a fetch leaves many such extents.
     if (entry.dirty == 0) {
       GiveBack(&entry);
     } else {
@@ -244,6 +247,7 @@ bool NvmeTier::EvictFrom(std::list<uint32_t>* list) {
   return false;
 }
 void NvmeTier::GiveBack(Entry* entry) {
+  // It is in no list after a failed read: it has not arrived.
   if (entry->list != nullptr) entry->list->erase(entry->at);
   entry->list = nullptr;
   entry->residence = Residence::kAway;
@@ -387,6 +391,7 @@ void NvmeTier::WhenQuiet(std::function<void()> callback) {
 }
 void NvmeTier::TellQuiet() {
   if (!quiet()) return;
+  // Taken out first: a callback may start work, and wait again.
   for (const auto& callback : std::exchange(when_quiet_, {})) callback();
 }
 
