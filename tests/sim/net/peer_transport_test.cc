@@ -77,6 +77,7 @@ class SimPeerBench final : public server::PeerBench {
     }
     return true;
   }
+  Tick now() const { return world_.now(); }
 
  private:
   const Swarm swarm_ = TwoServers();
@@ -85,6 +86,20 @@ class SimPeerBench final : public server::PeerBench {
   OneMethodServer server_;
   SimPeerTransport transport_{&world_, &network_, /*node=*/0};
 };
+
+TEST(SimPeerTransportTest, ACallGoesOnForAsLongAsTheServerWorksOnIt) {
+  std::shared_ptr<server::UnaryCall> call;
+  SimPeerBench bench([&](auto arrived, const Payload&) { call = std::move(arrived); });
+  absl::Status told = absl::UnknownError("no answer yet");
+  const server::PeerCallOptions options{method::kPeerRestoreJob, std::chrono::hours(24), false, ""};
+  bench.transport()->Call(bench.address(), options, Payload(),
+                          [&](const auto& answer) { told = answer.status(); });
+  ASSERT_TRUE(bench.RunUntil([&] { return bench.now() > kHour; }));
+  EXPECT_TRUE(absl::IsUnknown(told)) << told;
+  call->Reply(v1::PeerRestored());
+  ASSERT_TRUE(bench.RunUntil([&] { return !absl::IsUnknown(told); }));
+  EXPECT_EQ(told, absl::OkStatus());
+}
 
 }  // namespace
 }  // namespace ballast::sim
