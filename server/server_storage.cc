@@ -53,17 +53,6 @@ class WatchedMeta : public MetaStore {
   const std::shared_ptr<CallsUnderWay> calls_;
 };
 
-PlanCodec MakePlanCodec() {
-  PlanCodec codec;
-  codec.encode = [](const JobPlan& plan) { return PeerJobToProto(plan).SerializeAsString(); };
-  codec.decode = [](const std::string& bytes) -> absl::StatusOr<JobPlan> {
-    v1::PeerJob job;
-    if (!job.ParseFromString(bytes)) return absl::DataLossError("it does not parse");
-    return PeerJobFromProto(job);
-  };
-  return codec;
-}
-
 // The owner's name for a data directory, among those that share a snapshot directory. The
 // directory's first process derives it from its `incarnation`.
 absl::StatusOr<std::string> SnapshotOwner(FileSystem* fs, const std::string& data_dir,

@@ -127,4 +127,15 @@ absl::StatusOr<JobPlan> PeerJobFromProto(const v1::PeerJob& job) {
   return plan;
 }
 
+PlanCodec MakePlanCodec() {
+  PlanCodec codec;
+  codec.encode = [](const JobPlan& plan) { return PeerJobToProto(plan).SerializeAsString(); };
+  codec.decode = [](const std::string& bytes) -> absl::StatusOr<JobPlan> {
+    v1::PeerJob job;
+    if (!job.ParseFromString(bytes)) return absl::DataLossError("it does not parse");
+    return PeerJobFromProto(job);
+  };
+  return codec;
+}
+
 }  // namespace ballast::server

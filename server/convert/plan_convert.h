@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "ballast/v1/control.pb.h"
 #include "ballast/v1/peer.pb.h"
+#include "server/jobs/job_records.h"
 #include "server/round/round_types.h"
 
 namespace ballast::server {
@@ -28,5 +29,7 @@ v1::PeerJob PeerJobToProto(const JobPlan& plan);
 // Errors: BAD_SPEC of the job's spec; BAD_FRAME of the rest: no servers, servers not ascending, an
 // owner not among them, members or contributors out of order.
 absl::StatusOr<JobPlan> PeerJobFromProto(const v1::PeerJob& job);
+// A plan as the records on disk have it: this message.
+PlanCodec MakePlanCodec();
 
 }  // namespace ballast::server

@@ -43,6 +43,13 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   void PeerLost(uint32_t server, const std::string& why) override;
   void Shutdown(std::function<void()> done) override;
 
+  // For the simulator: the process has ended. Drops engines and waiting tasks, and runs nothing any
+  // more.
+  void Abandon() {
+    strand_.Close();
+    jobs_.Abandon();
+  }
+
  private:
   LocalJobs::Parts LocalParts();
   HomeJobs::Parts HomeParts(const EngineDeps& deps);

@@ -15,13 +15,10 @@
 namespace ballast::server {
 namespace {
 
-constexpr uint64_t kLogSegmentBytesMin = uint64_t{1} << 20;
 // Opening reads the rest of the last segment, so they should be small enough to read quickly,
 // unless there would be too many files.
 constexpr uint64_t kSegmentBytesMax = uint64_t{256} << 20;
 constexpr uint64_t kSegmentsAimedAt = 200;
-// Minimum room for a round's PREPARE and decision in addition to its gradients.
-constexpr uint64_t kRecordBytesMin = uint64_t{256} << 10;
 constexpr char kImagesName[] = "slots";
 
 absl::Status TooLittleRoom(const std::string& directory, uint64_t needed, uint64_t free) {
@@ -43,7 +40,8 @@ absl::Status NoRoom(const absl::Status& why) {
 
 LogOptions JobStorage::LogGeometry(const StorageOptions& options) {
   // Two records: as many headers and unfilled last pages.
-  uint64_t round_bytes = std::max(kRecordBytesMin, options.record_bytes + 4 * kPageBytes);
+  uint64_t round_bytes =
+      std::max(options.segment_bytes_min / 4, options.record_bytes + 4 * kPageBytes);
   uint64_t largest = round_bytes;
   for (const uint64_t bytes : options.gradient_bytes) {
     round_bytes += GradientLog::RecordBytes(bytes);
@@ -54,13 +52,14 @@ LogOptions JobStorage::LogGeometry(const StorageOptions& options) {
   log.server = options.images.server;
   log.flush = options.images.flush;
   log.direct = options.images.direct;
+  log.open_threads = options.images.open_threads;
   log.epoch = options.epoch;
   log.start_round = options.start_round;
   log.secret = options.log_secret;
   const uint64_t rounds = options.checkpoint_rounds + 2;
   const uint64_t most = std::max(kSegmentBytesMax, rounds * round_bytes / kSegmentsAimedAt);
   log.segment_bytes = RoundUp(
-      std::max(std::clamp(round_bytes, kLogSegmentBytesMin, most), 2 * largest) + kPageBytes,
+      std::max(std::clamp(round_bytes, options.segment_bytes_min, most), 2 * largest) + kPageBytes,
       kPageBytes);
   // A record never crosses a segment, so the end of each may stay unused.
   const uint64_t usable = log.segment_bytes - kPageBytes - largest;

@@ -40,6 +40,9 @@ struct StorageOptions {
   uint32_t epoch = 0;
   uint64_t start_round = 0;
   uint64_t log_secret = 0;  // LogOptions::secret
+  // Least size of a segment of the log; a quarter of it is the least room for the records of a
+  // round.
+  uint64_t segment_bytes_min = uint64_t{1} << 20;
 };
 
 class JobStorage {

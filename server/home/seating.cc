@@ -34,7 +34,7 @@ void Seating::Ask(const home::AttachInput& input, const JobPlan& plan, bool made
                 .incarnation = call.incarnation,
                 .identity = call.caller.uri(),
                 .world = call.spec.world,
-                .min_world = call.min_world,
+                .min_world = BALLAST_MUTANT(kShrinkTooFar) ? 1 : call.min_world,
                 .until = now + wait,
                 .give_up = now + rules_->takeover_wait};
   // A process that calls again does not wait longer for the one before it.

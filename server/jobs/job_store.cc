@@ -149,11 +149,15 @@ absl::Status JobStore::AddWithoutDirectory(std::vector<Found>* found) const {
 uint64_t JobStore::DiskBytes(const JobPlan& plan, uint32_t server) const {
   const absl::StatusOr<Layout> layout = LayoutOfSpec(plan.spec);
   if (!layout.ok()) return 0;  // Impossible for an accepted plan.
-  return JobStorage::DiskBytes(StorageOptionsOf(plan, *layout, server, checkpoint_rounds_));
+  return JobStorage::DiskBytes(SizesOf(plan, *layout, server));
+}
+
+StorageOptions JobStore::SizesOf(const JobPlan& plan, const Layout& layout, uint32_t server) const {
+  return StorageOptionsOf(plan, layout, server, checkpoint_rounds_);
 }
 
 StorageOptions JobStore::OptionsOf(const JobPlan& plan, const Layout& layout) const {
-  StorageOptions options = StorageOptionsOf(plan, layout, self_, checkpoint_rounds_);
+  StorageOptions options = SizesOf(plan, layout, self_);
   options.log_secret = new_secret_();
   return options;
 }

@@ -55,6 +55,7 @@ class JobStore {
         checkpoint_rounds_(checkpoint_rounds),
         new_secret_(std::move(new_secret)),
         records_(meta, std::move(codec)) {}
+  virtual ~JobStore() = default;
 
   // Charges the jobs' disk space to `quotas` from now on. Before all other calls.
   void CountIn(std::shared_ptr<Quotas> quotas) { quotas_ = std::move(quotas); }
@@ -85,10 +86,10 @@ class JobStore {
   // For a job that continues another one's state, `fill` writes this state and the end of its log
   // before the record declares the job complete; its errors, too.
   using Fill = std::function<absl::Status(JobStorage*)>;
-  absl::StatusOr<std::unique_ptr<JobStorage>> Create(const JobPlan& plan,
-                                                     const Fill& fill = nullptr);
+  virtual absl::StatusOr<std::unique_ptr<JobStorage>> Create(const JobPlan& plan,
+                                                             const Fill& fill = nullptr);
   // Opens the files of a job that Load found. Errors: DATA_LOSS STATE_LOST naming job and file.
-  absl::StatusOr<std::unique_ptr<JobStorage>> Open(const JobPlan& plan);
+  virtual absl::StatusOr<std::unique_ptr<JobStorage>> Open(const JobPlan& plan);
   // Makes files for a grown plan in addition to those in use, which remain the job's until the plan
   // is saved. Errors: as Create, and then nothing of it is left.
   absl::StatusOr<std::unique_ptr<JobStorage>> Grow(const JobPlan& plan);
@@ -112,6 +113,10 @@ class JobStore {
   // Marked jobs without a record at this server: the others may hold shares of them. Clears the
   // marks of complete jobs. Errors as FileSystem's and JobRecords'.
   absl::StatusOr<std::vector<uint64_t>> OrderedOnly();
+
+ protected:
+  // Sizes of the job's files on server `server`; the simulator has smaller ones.
+  virtual StorageOptions SizesOf(const JobPlan& plan, const Layout& layout, uint32_t server) const;
 
  private:
   // Jobs with a directory, after finishing interrupted removals.

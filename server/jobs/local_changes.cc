@@ -6,6 +6,7 @@
 #include "common/base/log.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
+#include "common/faults/mutant.h"
 #include "common/text/names.h"
 #include "server/jobs/local_jobs.h"
 #include "server/round/no_job.h"
@@ -48,7 +49,7 @@ absl::Status LocalJobs::Recover() {
     if (files.ok()) files = parts_.self->CheckServers(plan);
     if (!files.ok() || plan.resting) continue;
     // The last process may have ended before this was on the medium; others will build on it now.
-    files = parts_.store->Save(plan);
+    if (!BALLAST_MUTANT(kManifestAsRead)) files = parts_.store->Save(plan);
     if (!files.ok() && !absl::IsDataLoss(files)) return files;
     if (files.ok()) parts_.memory->Reserve(plan);
   }
@@ -185,7 +186,11 @@ void LocalJobs::AdoptEpoch(JobPlan plan, Done done) {
     engine->changes().Adopt(
         {.plan = plan,
          .window_extents = window,
-         .save = [store = parts_.store, plan] { return store->Save(plan); },
+         .save =
+             [this, plan] {
+               const bool forgets = BALLAST_MUTANT(kRecordNotSaved) && parts_.self->IsHome();
+               return forgets ? absl::OkStatus() : parts_.store->Save(plan);
+             },
          .done = parts_.strand->Bind([this, plan, memory, done](const absl::Status& status) {
            if (status.ok()) OnAdopted(plan, memory);
            done(status);

@@ -59,6 +59,11 @@ std::vector<std::shared_ptr<RoundEngine>> LocalJobs::Engines() const {
   return engines;
 }
 
+void LocalJobs::Abandon() {
+  MutexLock lock(&mu_);
+  engines_.clear();
+}
+
 const LocalJobs::Job* LocalJobs::Get(uint64_t job) const {
   const auto it = jobs_.find(job);
   return it == jobs_.end() ? nullptr : &it->second;

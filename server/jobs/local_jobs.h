@@ -128,6 +128,8 @@ class LocalJobs final : public LocalShares {
   bool DropEnded(const std::string* tenant) override;
   // Errors: JobStore::Remove's.
   absl::Status Forget(uint64_t job) override;
+  // Lets go of the engines, as Directory::Abandon.
+  void Abandon();
 
  private:
   // CreateJob, on the strand, in the room that is here.

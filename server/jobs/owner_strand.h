@@ -39,6 +39,9 @@ class OwnerStrand {
     }
   }
 
+  // Drops waiting and future tasks, as Strand::Close.
+  void Close() { strand_.Close(); }
+
   // `then` for a caller on any thread: its arguments are copied, and it runs on the strand. The
   // owner lives until then.
   template <typename Then>

@@ -36,7 +36,7 @@ JobPlan WorkloadPlan() {
 std::unique_ptr<server::JobStore> WorkloadStore(FileSystem* disk, server::MetaStore* meta,
                                                 uint32_t self) {
   return std::make_unique<server::JobStore>(disk, server::testing::kJobsRoot, meta, self,
-                                            kCheckpointRounds, server::testing::ProtoCodec(),
+                                            kCheckpointRounds, server::MakePlanCodec(),
                                             [] { return kLogSecret; });
 }
 

@@ -36,6 +36,7 @@ void FaultPlan::Say(NodeId node, const char* what) {
 }
 
 void FaultPlan::Begin() {
+  context_.network->Begin();
   context_.world->SetGate([this](NodeId node) { return Gate(node); });
   if (faults().die_in_disk) {
     for (uint32_t s = 0; s < servers_.size(); ++s) ArmDisk(s);
@@ -103,7 +104,7 @@ bool FaultPlan::Gate(NodeId node) {
 }
 
 bool FaultPlan::EpochChanged(uint32_t server) {
-  if (!servers_[server]->Serves()) return false;
+  if (servers_[server]->process() == nullptr) return false;
   const server::RoundFsm& fsm = servers_[server]->process()->fsm();
   const std::pair<uint32_t, bool> now = {fsm.plan().epoch.epoch, fsm.sealed()};
   return std::exchange(epochs_[server], now) != now;
@@ -292,6 +293,7 @@ void FaultPlan::KillTrainer() {
   // Not with disks that may forget a round: only trainers that have seen it would notice.
   const bool may_all = context_.plan->spec.variable_world && !context_.swarm->may_refuse();
   if (may_all && random().OneIn(3)) return KillWorld(active);
+  if (context_.swarm->may_refuse() && active.size() == 1) return;
   SimTrainer* const trainer = random().Pick(active);
   context_.world->Met(Cover::kTrainerKilled);
   trainer->Kill(/*announced=*/!random().OneIn(3));
@@ -355,7 +357,7 @@ void FaultPlan::LieOnce() {
 // A process of another incarnation or epoch says what a member could say now.
 void FaultPlan::SendZombie() {
   SimServer* const server = AnyServer();
-  if (!server->Serves()) return;
+  if (server->process() == nullptr) return;
   context_.world->Met(Cover::kStray);
   const server::RoundFsm& fsm = server->process()->fsm();
   const server::Member& member = random().Pick(fsm.plan().epoch.members);

@@ -35,6 +35,7 @@ void Oracle::OnEpoch(const server::EpochRecord& record) {
                              plan_->epoch.min_world, " or more"));
     return;
   }
+  if (damage_) committed_ = std::min(committed_, record.start_round);
   // Who has had version v has seen round v - 1 decided: that round is not run again.
   if (record.start_round < committed_ || record.start_round > committed_ + 1) {
     world_->Red(absl::StrCat("epoch ", record.epoch, " starts with round ", record.start_round,

@@ -30,6 +30,11 @@ class Oracle {
 
   Reference* reference() { return &reference_; }
 
+  // The home's record says that the job is made.
+  void Begin() { begun_ = true; }
+  bool begun() const { return begun_; }
+  // Files of a server are damaged: it may have forgotten a round that no trainer remembers.
+  void OnDamage() { damage_ = true; }
   // The home's record of the next epoch is on its disk.
   void OnEpoch(const server::EpochRecord& record);
   // A server has gone over to an epoch, or comes back in it.
@@ -76,6 +81,8 @@ class Oracle {
   // The epoch that `round` is run in, as far as is known.
   uint32_t EpochOf(uint64_t round) const;
 
+  bool begun_ = false;
+  bool damage_ = false;
   std::map<uint32_t, server::EpochRecord> epochs_;
   std::map<uint32_t, uint32_t> epoch_;    // of each server, the newest it ever had
   std::map<uint32_t, uint64_t> version_;  // of each server, the newest it ever had

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/reason.h"
+#include "server/jobs/job_number.h"
 #include "server/round/job_plan.h"
 
 namespace ballast::sim {
@@ -20,7 +21,6 @@ constexpr uint32_t kLastSnapshotTries = 10;
 
 server::JobPlan MakePlan(const Swarm& swarm) {
   server::JobPlan plan;
-  plan.job = Mix(swarm.seed);
   plan.spec = swarm.shape.spec;
   for (uint32_t s = 0; s < swarm.shape.servers; ++s) plan.servers.push_back(2 * s + 1);
   const absl::StatusOr<Layout> layout = server::LayoutOfSpec(plan.spec);
@@ -31,6 +31,7 @@ server::JobPlan MakePlan(const Swarm& swarm) {
   for (uint32_t slot = 0; slot < plan.spec.world; ++slot) {
     plan.epoch.members.push_back({slot, Mix(swarm.seed + slot)});
   }
+  plan.job = server::NewJobNumber(plan.name(), plan.epoch.members);
   plan.epoch.contributors = server::ContributorsOf(plan.spec, plan.epoch.members);
   plan.epoch.min_world = swarm.shape.min_world;
   return plan;
@@ -175,11 +176,21 @@ std::string Simulation::Stuck() const {
   return text;
 }
 
+bool Simulation::MakeJob() {
+  const auto begun = [this] { return oracle_.begun(); };
+  if (!RunUntil(world_.now() + kQuietPhaseMax, begun)) {
+    if (!world_.stopped()) world_.Red(Stuck());
+    return false;
+  }
+  faults_->Begin();
+  return true;
+}
+
 bool Simulation::RunRounds() {
   const auto finished = [this] {
     return Refused() || AllMembers([](const SimTrainer& trainer) { return trainer.finished(); });
   };
-  if (!RunUntil(kFaultPhaseMax, [&] { return finished() || faults_->spent(); })) {
+  if (!RunUntil(world_.now() + kFaultPhaseMax, [&] { return finished() || faults_->spent(); })) {
     if (world_.stopped()) return false;
   }
   if (world_.stopped()) return false;
@@ -292,13 +303,11 @@ void Simulation::LeaveAll() {
 
 Outcome Simulation::Run() {
   for (const auto& server : servers_) {
-    if (const absl::Status made = server->CreateJob(); !made.ok()) world_.Red(made.ToString());
+    server->FillDisk();
     server->Start();
   }
   for (const auto& trainer : trainers_) trainer->Start();
-  faults_->Begin();
-  if (!world_.stopped() && RunRounds() && FetchStates() && Meet() && TakeLastSnapshot() &&
-      PowerCycle()) {
+  if (MakeJob() && RunRounds() && FetchStates() && Meet() && TakeLastSnapshot() && PowerCycle()) {
     LeaveAll();
   }
   for (const auto& server : servers_) {

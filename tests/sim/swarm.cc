@@ -18,6 +18,7 @@ constexpr uint32_t kTile = 64;
 
 JobSpec DrawSpec(uint32_t world, Random* random) {
   JobSpec spec;
+  spec.device = Device::kCpu;
   spec.name = "sim";
   spec.world = world;
   spec.tile_elements = kTile;
@@ -56,7 +57,8 @@ Shape DrawShape(Random* random) {
   for (uint32_t s = 0; s < shape.servers; ++s) {
     // With one trainer the step reads the registers, so all of them must fit.
     const bool small = shape.trainers > 1 && !shape.spec.variable_world && random->OneIn(3);
-    shape.window_extents.push_back(small ? static_cast<uint32_t>(random->Between(1, 3)) : 64);
+    shape.window_extents.push_back(small ? static_cast<uint32_t>(random->Between(1, 3))
+                                         : kAllExtents);
   }
   shape.checkpoint_rounds = static_cast<uint32_t>(random->Between(1, 4));
   shape.segment_bytes_min = uint64_t{1} << random->Between(13, 16);
@@ -238,6 +240,7 @@ void AddSnapshots(Swarm* swarm, Random* random) {
 
 // A state on NVMe. Drawn apart, as the restarts are.
 void AddNvme(Swarm* swarm, Random* random) {
+  swarm->shape.spec.device = Device::kNvme;
   swarm->shape.nvme_extents =
       server::kNvmeBuffersMin + static_cast<uint32_t>(random->OneIn(2) ? 0 : random->Below(6));
   // The salt leaves the seeds of tests/sim/regressions unchanged.

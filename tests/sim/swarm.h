@@ -14,6 +14,8 @@
 
 namespace ballast::sim {
 
+inline constexpr uint32_t kAllExtents = 64;
+
 // The job and its transport.
 struct Shape {
   uint32_t servers = 1;
@@ -24,7 +26,7 @@ struct Shape {
   JobSpec spec;
   uint32_t chunk_bytes = 256;
   uint64_t credit_bytes = 4096;
-  std::vector<uint32_t> window_extents;  // per server
+  std::vector<uint32_t> window_extents;  // per server, at least; kAllExtents: all of them
   uint32_t checkpoint_rounds = 2;
   uint32_t nvme_extents = 0;  // in memory at a time when the state lives on NVMe; 0: it does not
   bool overlapping_flushes = false;  // of its slots

@@ -20,18 +20,6 @@ inline const MemoryDisk::Random kLoseAll = [] { return 1; };
 
 constexpr char kJobsRoot[] = "/data/jobs";
 
-// As server.cc encodes plans.
-inline PlanCodec ProtoCodec() {
-  PlanCodec codec;
-  codec.encode = [](const JobPlan& plan) { return PeerJobToProto(plan).SerializeAsString(); };
-  codec.decode = [](const std::string& bytes) -> absl::StatusOr<JobPlan> {
-    v1::PeerJob job;
-    if (!job.ParseFromString(bytes)) return absl::DataLossError("it does not parse");
-    return PeerJobFromProto(job);
-  };
-  return codec;
-}
-
 // Of the logs of all jobs.
 constexpr uint64_t kLogSecret = 0x5ec7e7;
 
@@ -63,7 +51,7 @@ class DurableDisk : public MemoryDisk {
 
 inline std::unique_ptr<JobStore> MakeStore(FileSystem* disk, MetaStore* meta, uint32_t self = 0) {
   return std::make_unique<JobStore>(disk, kJobsRoot, meta, self, /*checkpoint_rounds=*/1,
-                                    ProtoCodec(), [] { return kLogSecret; });
+                                    MakePlanCodec(), [] { return kLogSecret; });
 }
 inline std::unique_ptr<JobStore> MakeStore(DurableDisk* disk, uint32_t self = 0) {
   return MakeStore(disk, disk->meta(), self);

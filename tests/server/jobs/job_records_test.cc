@@ -21,7 +21,6 @@ namespace {
 using testing::DurableDisk;
 using testing::DurablePlan;
 using testing::kJobsRoot;
-using testing::ProtoCodec;
 
 // As releases before decision 031 wrote DurablePlan(): its contributors are left out.
 constexpr char kOldRecord[] =
@@ -38,7 +37,7 @@ JobPlan Reduced() {
 
 std::string RecordOf(const JobPlan& plan) {
   DurableDisk disk;
-  EXPECT_TRUE(JobRecords(disk.meta(), ProtoCodec()).Create(plan).ok());
+  EXPECT_TRUE(JobRecords(disk.meta(), MakePlanCodec()).Create(plan).ok());
   return disk.meta()->Get(JobPlanKey(plan.job))->value_or(MetaEntry()).value;
 }
 
@@ -47,7 +46,7 @@ absl::StatusOr<JobPlan> Read(const std::string& value) {
   MetaTxn txn;
   txn.puts.push_back({JobPlanKey(77), value});
   EXPECT_TRUE(disk.meta()->Txn(txn).ok());
-  return JobRecords(disk.meta(), ProtoCodec()).Find(77);
+  return JobRecords(disk.meta(), MakePlanCodec()).Find(77);
 }
 
 TEST(JobRecordsTest, ARecordOfAnOlderReleaseIsReadAndWrittenAsItWas) {
@@ -75,11 +74,11 @@ TEST(JobRecordsTest, ARecordOfMoreGroupsThanAJobCanHaveIsDamagedAndCostsNoMemory
   plan.epoch.contributors.clear();
   for (const uint32_t groups : {65537u, UINT32_MAX}) {
     plan.spec.group_count = groups;
-    const auto read = Read(std::string("\x01\0\0\0", 4) + ProtoCodec().encode(plan));
+    const auto read = Read(std::string("\x01\0\0\0", 4) + MakePlanCodec().encode(plan));
     EXPECT_EQ(ReasonOf(read.status()), Reason::kStateLost) << groups;
   }
   plan.spec.group_count = 1;
-  EXPECT_TRUE(Read(std::string("\x01\0\0\0", 4) + ProtoCodec().encode(plan)).ok());
+  EXPECT_TRUE(Read(std::string("\x01\0\0\0", 4) + MakePlanCodec().encode(plan)).ok());
 }
 
 TEST(JobRecordsTest, AVersionOfANewerReleaseIsRefusedByNumber) {
@@ -101,7 +100,7 @@ uint64_t SecretIn(MemoryDisk* disk, const std::string& files) {
 TEST(JobStoreTest, EachLogHasASecretOfItsOwn) {
   DurableDisk disk;
   uint64_t drawn = 100;
-  JobStore store(&disk, kJobsRoot, disk.meta(), 0, 2, ProtoCodec(), [&] { return ++drawn; });
+  JobStore store(&disk, kJobsRoot, disk.meta(), 0, 2, MakePlanCodec(), [&] { return ++drawn; });
   ASSERT_TRUE(store.Load().ok());
   JobPlan plan = DurablePlan(77);
   ASSERT_TRUE(store.Create(plan).ok());

@@ -27,11 +27,10 @@ using testing::kLoseAll;
 using testing::MakeStore;
 using testing::PowerCut;
 using testing::PowerCutMeta;
-using testing::ProtoCodec;
 
 constexpr char kDirectory77[] = "/data/jobs/000000000000004d";
 
-std::string Encoded(const JobPlan& plan) { return ProtoCodec().encode(plan); }
+std::string Encoded(const JobPlan& plan) { return MakePlanCodec().encode(plan); }
 
 // A disk on which the server has been started once.
 std::unique_ptr<DurableDisk> NewDisk() {
@@ -86,12 +85,12 @@ TEST(JobStoreTest, TheDirectoriesOnTheWaySurviveWhoeverMadeThem) {
     DurableDisk disk;
     ASSERT_TRUE(disk.MakeDirectory(root).ok());
     {
-      JobStore store(&disk, root, disk.meta(), 0, 2, ProtoCodec(), [] { return kLogSecret; });
+      JobStore store(&disk, root, disk.meta(), 0, 2, MakePlanCodec(), [] { return kLogSecret; });
       ASSERT_TRUE(store.Load().ok());
       ASSERT_TRUE(store.Create(DurablePlan(77)).ok());
     }
     disk.Crash(kLoseAll);
-    JobStore store(&disk, root, disk.meta(), 0, 2, ProtoCodec(), [] { return kLogSecret; });
+    JobStore store(&disk, root, disk.meta(), 0, 2, MakePlanCodec(), [] { return kLogSecret; });
     const auto plans = store.Load();
     ASSERT_TRUE(plans.ok()) << plans.status();
     EXPECT_EQ(plans->size(), 1u) << root;

@@ -127,7 +127,8 @@ class Network {
   // Nothing goes from one node to another before `until`; streams wait, calls are lost.
   void Cut(NodeId from, NodeId to, Tick until);
   void HealAll();
-  // From here on no message is lost, repeated or late.
+  // From here on messages may be lost, repeated or late; or none is.
+  void Begin() { calm_ = false; }
   void Calm() { calm_ = true; }
 
  private:
@@ -147,7 +148,7 @@ class Network {
   World* const world_;
   const Swarm* const swarm_;
   const size_t nodes_;
-  bool calm_ = false;
+  bool calm_ = true;
   std::vector<Tick> cut_until_;
   std::vector<StreamServer*> servers_;
   std::vector<StreamPtr> streams_;  // those that may be open

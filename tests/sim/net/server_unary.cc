@@ -7,7 +7,7 @@
 namespace ballast::sim {
 
 SimUnary::SimUnary(World* world, NodeId node, std::string method, UnaryDone answer)
-    : world_(world), node_(node), answer_(std::move(answer)) {
+    : world_(world), node_(node), life_(world->Life(node)), answer_(std::move(answer)) {
   facts_.method = std::move(method);
   facts_.peer = "node";
   facts_.places = NoPlaces();
@@ -22,8 +22,13 @@ void SimUnary::Begin(const server::StreamFactory& factory, const Payload& reques
 void SimUnary::Finish(const absl::Status& status) {
   if (final_status_.has_value()) return;
   final_status_ = status;
-  world_->AfterInLife(0, node_, world_->Life(node_), EventKind::kStrand,
+  world_->AfterInLife(0, node_, life_, EventKind::kStrand,
                       [self = shared_from_this()] { self->End(); });
+}
+
+void SimUnary::Drop() {
+  const std::shared_ptr<server::StreamHandler> handler = std::move(handler_);
+  if (handler != nullptr) handler->OnDone(/*cancelled=*/true);
 }
 
 void SimUnary::End() {

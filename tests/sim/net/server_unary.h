@@ -24,7 +24,7 @@ class SimUnary final : public server::MessageStream, public std::enable_shared_f
   void Kick() override {}
   void Finish(const absl::Status& status) override;
   // The process has ended: lets go of the handler, which holds this.
-  void Drop() { handler_ = nullptr; }
+  void Drop();
   void Cancel() override { Finish(absl::CancelledError("the server broke the call off")); }
 
  private:
@@ -32,6 +32,7 @@ class SimUnary final : public server::MessageStream, public std::enable_shared_f
 
   World* const world_;
   const NodeId node_;
+  const uint64_t life_;
   UnaryDone answer_;
   std::shared_ptr<server::StreamHandler> handler_;
   bool reading_ = false;

@@ -8,89 +8,27 @@
 #include "server/service/control_service.h"
 #include "server/service/peer_service.h"
 #include "tests/sim/net/server_unary.h"
-#include "tests/sim/nodes/home.h"
 #include "tests/sim/nodes/stream_watch.h"
 
 namespace ballast::sim {
 
-using server::JobPlan;
-
-// A directory with one job. A call that is not simulated ends the run.
-class SimPort::Jobs final : public server::JobDirectory,
-                            public server::TrainerApi,
-                            public server::JobShareApi,
-                            public server::JobLookup {
- public:
-  Jobs(World* world, SimServer* server) : world_(world), server_(server) {}
-
-  server::JobApis apis() override { return {.trainers = this, .lookup = this, .shares = this}; }
-  absl::Status Recover() override { return absl::OkStatus(); }
-  void StartRecovered() override {}
-  void PeerLost(uint32_t, const std::string&) override {}
-  void Shutdown(std::function<void()>) override { NotSimulated(); }
-
-  std::shared_ptr<server::RoundEngine> Find(uint64_t job) const override {
-    const SimProcess* const process = server_->process();
-    const auto engine = process == nullptr ? nullptr : process->shared_engine();
-    return engine != nullptr && engine->job() == job ? engine : nullptr;
-  }
-
-  void Attach(server::AttachCall call,
-              std::function<void(absl::StatusOr<server::AttachResult>)> done) override {
-    if (server_->home() == nullptr) return NotSimulated();
-    if (server_->process()->ended()) return done(server_->process()->failure());
-    server_->home()->Attach(std::move(call), std::move(done));
-  }
-  void AttachCancelled(const QualifiedName&, uint32_t slot, uint64_t call) override {
-    if (server_->home() != nullptr) server_->home()->HangUp(slot, call);
-  }
-  void Rendezvous(server::RendezvousCall call,
-                  std::function<void(absl::StatusOr<rendezvous::Reply>)> done) override {
-    if (server_->home() == nullptr) return NotSimulated();
-    server_->home()->Rendezvous(call, std::move(done));
-  }
-  void Extend(server::ExtendCall, std::function<void(absl::StatusOr<JobPlan>)>) override {
-    NotSimulated();
-  }
-  void Heard(server::DoingReport) override {}
-
-  void Seal(server::SealCall call,
-            std::function<void(absl::StatusOr<server::SealAnswer>)> done) override {
-    server_->OnSeal(call.epoch, std::move(done));
-  }
-  void AdoptEpoch(JobPlan plan, std::function<void(absl::Status)> done) override {
-    server_->OnAdopt(plan, std::move(done));
-  }
-  void CreateJob(JobPlan, std::function<void(absl::Status)>) override { NotSimulated(); }
-  void ExtendJob(JobPlan, std::function<void(absl::Status)>) override { NotSimulated(); }
-  void DropJob(uint64_t, std::function<void(absl::Status)>) override { NotSimulated(); }
-
- private:
-  void NotSimulated() const { world_->Red("a call that is not simulated reaches the directory"); }
-
-  World* const world_;
-  SimServer* const server_;
-};
-
-SimPort::SimPort(const Context& context, SimServer* server, uint32_t index)
+SimPort::SimPort(const Context& context, SimProcess* process, uint32_t index)
     : context_(context),
-      process_(server->process()),
-      node_(context.network->ServerNode(index)),
-      timers_(server->process()->MakeExecutor("grpc")),
-      holder_(absl::UnavailableError("the server starts")) {
-  holder_.Set(std::make_shared<Jobs>(context.world, server));
+      process_(process),
+      node_(process->node()),
+      timers_(process->MakeExecutor("grpc")) {
   const Shape& shape = context.swarm->shape;
-  deps_.directory = &holder_;
+  deps_.directory = process->directory();
   deps_.executor = timers_.get();
-  deps_.clock = server->process()->clock();
+  deps_.clock = process->clock();
   deps_.config.chunk_bytes = shape.chunk_bytes;
   deps_.config.credit_bytes = shape.credit_bytes;
   deps_.config.max_frame_bytes = kMaxMessageBytes;
   deps_.config.max_control_bytes = kMaxMessageBytes;
   AddMethod(method::kExchange, server::TrainerStream::Factory(&deps_));
-  server::AddControlMethods(this, &holder_, {shape.chunk_bytes, shape.credit_bytes},
+  server::AddControlMethods(this, process->directory(), {shape.chunk_bytes, shape.credit_bytes},
                             [] { return server::ServerFacts(); });
-  server::AddPeerMethods(this, &holder_,
+  server::AddPeerMethods(this, process->directory(),
                          {.id = context.plan->servers[index], .incarnation = process_->life()});
 }
 

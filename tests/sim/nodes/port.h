@@ -1,6 +1,6 @@
-// SimPort: the port of one simulated server process: the shipped services, and the directory whose
-// interfaces they go through. Comes from: SimServer. Goes to: TrainerStream, the services of
-// trainers and peers. Thread safety: one thread.
+// SimPort: the port of one simulated server process: the shipped services over the simulated
+// network. Comes from: SimServer. Goes to: TrainerStream, the services of trainers and peers.
+// Thread safety: one thread.
 #pragma once
 
 #include <map>
@@ -8,11 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "server/service/directory_holder.h"
 #include "server/service/trainer_stream.h"
 #include "server/stream/method_registry.h"
 #include "tests/sim/net/server_stream.h"
-#include "tests/sim/nodes/server.h"
+#include "tests/sim/nodes/process.h"
 
 namespace ballast::sim {
 
@@ -20,8 +19,8 @@ class SimUnary;
 
 class SimPort final : public server::MethodRegistry {
  public:
-  // Of the present process of `server`, which serves, and outlives this. `index`: of the server.
-  SimPort(const Context& context, SimServer* server, uint32_t index);
+  // Of `process`, which outlives this, of the server `index`.
+  SimPort(const Context& context, SimProcess* process, uint32_t index);
   ~SimPort() override;
 
   void AddMethod(absl::string_view method, server::StreamFactory factory,
@@ -32,13 +31,10 @@ class SimPort final : public server::MethodRegistry {
   void Call(const char* method, const Payload& request, UnaryDone answer);
 
  private:
-  class Jobs;
-
   const Context context_;
   SimProcess* const process_;
   const NodeId node_;
   const std::unique_ptr<Executor> timers_;
-  server::DirectoryHolder holder_;
   server::TrainerStreamDeps deps_;
   std::map<std::string, server::StreamFactory> methods_;
   std::vector<std::shared_ptr<SimStream>> streams_;  // some have ended

@@ -4,8 +4,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/status_macros.h"
+#include "server/convert/plan_convert.h"
+#include "server/meta/keys.h"
+#include "server/tier/nvme_tier.h"
 #include "tests/sim/net/peer_transport.h"
-#include "tests/sim/nodes/home.h"
 
 namespace ballast::sim {
 namespace {
@@ -14,6 +17,14 @@ constexpr int kWorkers = 4;
 constexpr int kTierThreads = 3;
 
 }  // namespace
+
+std::vector<server::ServerAddress> AddressesOf(const server::JobPlan& plan) {
+  std::vector<server::ServerAddress> servers;
+  for (const uint32_t id : plan.servers) {
+    servers.push_back({id, Network::Address(static_cast<uint32_t>(servers.size()))});
+  }
+  return servers;
+}
 
 std::chrono::nanoseconds SimProcess::ProcessClock::Now() const {
   const SimClock* const clock = of_->machine_clock();
@@ -30,29 +41,61 @@ SimProcess::SimProcess(const Context& context, Deps deps)
       strands_(threads_.MakeExecutor("strand", 1)),
       workers_(std::make_unique<SimWorkers>(context.world,
                                             threads_.MakeExecutor("kernels", kWorkers), kWorkers)),
+      records_(deps_.disk, InLife(deps_.storage_failed),
+               InLife([this](const server::MetaTxn& txn) { OnRecords(txn); })),
       peers_(server::PeerClient::Create(
           LinkConfig(), strands_.get(), &clock_,
-          std::make_unique<SimPeerTransport>(context.world, context.network, node()))) {
+          std::make_unique<SimPeerTransport>(context.world, context.network, node()))),
+      holder_(absl::UnavailableError("the server starts")) {
   context_.world->SetObserver(node(), [this](Probe probe) { Observe(probe); });
 }
 
 SimProcess::~SimProcess() {
   BALLAST_CHECK(!alive());
-  if (engine_ != nullptr) engine_->Abandon();
   peers_->Stop();
+  if (directory_ == nullptr) return;
+  const std::weak_ptr<server::RoundEngine> job =
+      directory_->apis().lookup->Find(context_.plan->job);
+  if (engine() != nullptr) engine()->Abandon();
   going_out_.clear();
   threads_.Drop();
-  BALLAST_CHECK(engine_.use_count() <= 1);  // The threads it runs on end with this.
+  directory_->Abandon();
+  holder_.Set(nullptr);
+  const std::weak_ptr<server::Directory> directory = directory_;
+  directory_ = nullptr;
+  // The threads they run on end with this.
+  BALLAST_CHECK(directory.expired() && job.expired());
 }
 
-server::EngineConfig SimProcess::Config() const {
+server::EngineConfig SimProcess::EngineConfig() const {
   const Shape& shape = context_.swarm->shape;
   return {.self = id(),
           .chunk_bytes = shape.chunk_bytes,
-          .window_extents = shape.window_extents[deps_.index],
           .checkpoint_rounds = shape.checkpoint_rounds,
-          .nvme_extents = shape.nvme_extents,
           .tier_threads = shape.overlapping_flushes ? kTierThreads : 1};
+}
+
+server::DirectoryConfig SimProcess::DirectoryConfig() const {
+  server::DirectoryConfig config{.self = id()};
+  config.servers = AddressesOf(*context_.plan);
+  config.engine = EngineConfig();
+  // As the server does: a seat's process may take its lease and a little more to be given up.
+  config.takeover_wait = config.engine.lease + config.engine.return_wait;
+  config.credit_bytes = context_.swarm->shape.credit_bytes;
+  SetBudget(&config);
+  return config;
+}
+
+// Memory in which the job has the window of the seed, and as many extents in memory.
+void SimProcess::SetBudget(server::DirectoryConfig* config) const {
+  const Shape& shape = context_.swarm->shape;
+  config->memory_budget_bytes = uint64_t{1} << 40;
+  config->window_extents_min = shape.window_extents[deps_.index];
+  const server::MemoryPlan least =
+      server::LeastMemory(*context_.plan, id(), config->window_extents_min);
+  if (config->window_extents_min < kAllExtents) config->memory_budget_bytes = least.total();
+  if (shape.nvme_extents == 0) return;
+  config->state_budget_bytes = least.state_bytes / server::kNvmeBuffersMin * shape.nvme_extents;
 }
 
 server::EngineDeps SimProcess::EngineDeps() {
@@ -65,18 +108,54 @@ server::EngineDeps SimProcess::EngineDeps() {
           .storage_failed = InLife(deps_.storage_failed)};
 }
 
-absl::Status SimProcess::Open(const server::JobPlan& plan,
-                              std::unique_ptr<server::JobStorage> storage) {
-  auto engine = server::MakeEngine(plan, Config(), EngineDeps(), std::move(storage));
-  if (!engine.ok()) return server::StateLostIn(plan, id(), engine.status());
-  engine_ = *std::move(engine);
-  if (!alive()) return absl::OkStatus();  // It ended inside the disk.
-  TellOracle(plan);
-  return absl::OkStatus();
+absl::Status SimProcess::Recover() {
+  BALLAST_RETURN_IF_ERROR(records_.Load());
+  auto store =
+      std::make_unique<SimStore>(context_, deps_.disk, &records_, id(),
+                                 [this](const server::JobPlan& plan, server::JobStorage* storage) {
+                                   if (plan.job == context_.plan->job) deps_.opened(storage);
+                                 });
+  directory_ = std::static_pointer_cast<server::Directory>(server::JobDirectory::Create(
+      DirectoryConfig(), EngineDeps(), peers_.get(), std::move(store)));
+  return directory_->Recover();
+}
+
+absl::Status SimProcess::WhyNot() const {
+  return directory_->apis().lookup->WhyNot(context_.plan->job, Caller());
+}
+
+void SimProcess::Start() {
+  if (engine() != nullptr) TellOracle();
+  StartPeers();
+  holder_.Set(directory_);
+  directory_->StartRecovered();
+}
+
+server::RoundDriver* SimProcess::engine() const {
+  if (directory_ == nullptr) return nullptr;
+  const uint64_t now = context_.world->events();
+  if (std::exchange(looked_at_, now) != now || engine_alive_.expired()) {
+    const auto found = directory_->apis().lookup->Find(context_.plan->job);
+    engine_ = static_cast<server::RoundDriver*>(found.get());  // Of its one class.
+    engine_alive_ = found;
+  }
+  return engine_;
+}
+
+void SimProcess::OnRecords(const server::MetaTxn& txn) {
+  const uint64_t job = context_.plan->job;
+  const bool written = std::any_of(txn.puts.begin(), txn.puts.end(), [&](const auto& put) {
+    return put.key == server::JobPlanKey(job);
+  });
+  if (!written) return;
+  const auto plan = server::JobRecords(&records_, server::MakePlanCodec()).Find(job);
+  BALLAST_CHECK(plan.ok());
+  deps_.saved(*plan);
 }
 
 // A record that was on the disk when the home's process ended is as good as one it had told of.
-void SimProcess::TellOracle(const server::JobPlan& plan) const {
+void SimProcess::TellOracle() const {
+  const server::JobPlan& plan = fsm().plan();
   const bool home = plan.servers.front() == id();
   if (home && plan.epoch.epoch > context_.oracle->newest().epoch) {
     context_.oracle->OnEpoch(plan.epoch);
@@ -102,7 +181,7 @@ void SimProcess::Observe(Probe probe) const {
 }
 
 void SimProcess::OnDecided() const {
-  const server::DecisionRecord& last = *engine_->last_decision();
+  const server::DecisionRecord& last = *engine()->last_decision();
   context_.oracle->OnDecision(id(), last.epoch, last.round, last.decision);
   const bool power = context_.plan->spec.durability == Durability::kPower;
   if (power && !deps_.disk->PrepareIsDurable(last.round)) {
@@ -159,10 +238,11 @@ server::PeerLinkConfig SimProcess::LinkConfig() const {
 }
 
 void SimProcess::StartPeers() {
-  peers_->Start([](uint32_t, const std::string&) {},
-                [this](uint64_t, uint32_t epoch, uint64_t round, const absl::StatusOr<Vote>& vote) {
-                  OnVoteAnswer(epoch, round, vote);
-                });
+  peers_->Start(
+      [this](uint32_t server, const std::string& why) { directory_->PeerLost(server, why); },
+      [this](uint64_t, uint32_t epoch, uint64_t round, const absl::StatusOr<Vote>& vote) {
+        OnVoteAnswer(epoch, round, vote);
+      });
 }
 
 void SimProcess::SendVote(uint64_t job, uint32_t epoch, uint64_t round, uint32_t to_server,
@@ -177,9 +257,10 @@ void SimProcess::SendVote(uint64_t job, uint32_t epoch, uint64_t round, uint32_t
 }
 
 void SimProcess::OnVoteAnswer(uint32_t epoch, uint64_t round, const absl::StatusOr<Vote>& vote) {
-  if (!vote.ok()) return engine_->VoteRefused(round, vote.status());
+  if (engine() == nullptr) return;
+  if (!vote.ok()) return engine()->VoteRefused(round, vote.status());
   if (round == fsm().round()) context_.world->Met(Cover::kVoteFromAnswer);
-  engine_->PeerVote(epoch, round, *vote, [](const server::VoteAnswer&) {});
+  engine()->PeerVote(epoch, round, *vote, [](const server::VoteAnswer&) {});
 }
 
 }  // namespace ballast::sim

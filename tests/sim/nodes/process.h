@@ -1,41 +1,57 @@
-// SimProcess: one life of a server process: the shipped engine of the job, and its supplies from a
-// server process: threads, workers, a clock, and the client of its peers. When the
-// process ends, between any two events, all its remaining work is dropped. Comes from: SimServer.
-// Goes to: RoundDriver, the network, the oracle. Thread safety: one thread.
+// SimProcess: one life of a server process: the shipped job directory, put together as in
+// server/server.cc, and its supplies from a server process: threads, workers, a clock, a disk, and
+// the client of its peers. When the process ends, between any two events, all
+// its remaining work is dropped. Comes from: SimServer. Goes to: Directory, the network, the
+// oracle. Thread safety: one thread.
 #pragma once
 
 #include <deque>
 #include <functional>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "common/base/clock.h"
-#include "server/engine/engine.h"
+#include "server/directory/directory.h"
+#include "server/engine/round_driver.h"
 #include "server/peer/peer_client.h"
+#include "server/service/directory_holder.h"
 #include "tests/sim/nodes/context.h"
+#include "tests/sim/nodes/job_files.h"
 #include "tests/sim/world/disk.h"
 #include "tests/sim/world/threads.h"
 
 namespace ballast::sim {
 
+// The servers of the job.
+std::vector<server::ServerAddress> AddressesOf(const server::JobPlan& plan);
+
 class SimProcess final : public server::VoteSink {
  public:
   struct Deps {
     uint32_t index = 0;  // of the server
-    const SimDisk* disk = nullptr;
+    SimDisk* disk = nullptr;
     bool damaged = false;  // the files were damaged while the server was down
     // After every task of a disk's thread.
     std::function<void()> after_task;
     // The disk failed and the process must end.
     std::function<void(const absl::Status&)> storage_failed;
+    // The record of the job, which is on the disk now, is this.
+    std::function<void(const server::JobPlan&)> saved;
+    // The job's files are open.
+    std::function<void(server::JobStorage*)> opened;
   };
   // What `deps` points to outlives this.
   SimProcess(const Context& context, Deps deps);
   // The process has ended: not within one of its events.
   ~SimProcess() override;
 
-  // Makes the engine, which continues where `storage` ends. Errors: RoundEngine::Create's.
-  absl::Status Open(const server::JobPlan& plan, std::unique_ptr<server::JobStorage> storage);
+  // Reads the jobs on the disk. Errors: JobDirectory::Recover's.
+  absl::Status Recover();
+  // Why it does not run the job that it has read. NOT_FOUND: it has none.
+  absl::Status WhyNot() const;
+  // Serves from now on.
+  void Start();
   NodeId node() const { return context_.network->ServerNode(deps_.index); }
   // The incarnation of the process.
   uint64_t life() const { return life_; }
@@ -57,21 +73,14 @@ class SimProcess final : public server::VoteSink {
     return threads_.MakeExecutor(name, 1);
   }
 
-  // Null before Open.
-  server::RoundEngine* engine() const { return engine_.get(); }
-  std::shared_ptr<server::RoundEngine> shared_engine() const { return engine_; }
-  // The calls to the other servers; its votes go through SendVote.
-  server::PeerLink* peers() const { return peers_.get(); }
-  // Heartbeats begin.
-  void StartPeers();
+  // Of the job; null before it is made here.
+  server::RoundDriver* engine() const;
+  server::DirectoryHolder* directory() { return &holder_; }
   const Clock* clock() const { return &clock_; }
-  // Of the strands of this process.
-  Executor* executor() const { return strands_.get(); }
-  const server::RoundFsm& fsm() const { return engine_->fsm(); }
+  const server::RoundFsm& fsm() const { return engine()->fsm(); }
   // The job has ended, and why.
-  bool ended() const { return !failure_.ok(); }
-  const absl::Status& failure() const { return failure_; }
-  void OnEnded(const absl::Status& why) { failure_ = why; }
+  bool ended() const { return !failure().ok(); }
+  const absl::Status& failure() const { return engine()->failure(); }
   // Nothing is on its way to the disk, and nothing else is to be done.
   bool idle() const { return threads_.idle(); }
 
@@ -96,14 +105,20 @@ class SimProcess final : public server::VoteSink {
 
   SimClock* machine_clock() const { return context_.world->clock(node()); }
   uint32_t id() const { return context_.plan->servers[deps_.index]; }
-  server::EngineConfig Config() const;
+  server::EngineConfig EngineConfig() const;
+  server::DirectoryConfig DirectoryConfig() const;
+  void SetBudget(server::DirectoryConfig* config) const;
   server::EngineDeps EngineDeps();
-  void TellOracle(const server::JobPlan& plan) const;
+  // The record of the job, if `txn` has written it.
+  void OnRecords(const server::MetaTxn& txn);
+  void TellOracle() const;
   void Observe(Probe probe) const;
   void OnDecided() const;
   // Lets go of the oldest of going_out_ when they have arrived.
   void AwaitSent();
   server::PeerLinkConfig LinkConfig() const;
+  // Heartbeats begin.
+  void StartPeers();
   void OnVoteAnswer(uint32_t epoch, uint64_t round, const absl::StatusOr<Vote>& vote);
 
   const Context context_;
@@ -113,14 +128,19 @@ class SimProcess final : public server::VoteSink {
   SimThreads threads_;
   const std::unique_ptr<Executor> strands_;
   const std::unique_ptr<SimWorkers> workers_;
-  const std::shared_ptr<server::PeerClient> peers_;
   struct GoingOut {
     Tick until = 0;
     std::shared_ptr<const void> owner;
   };
   std::deque<GoingOut> going_out_;
-  absl::Status failure_;
-  std::shared_ptr<server::RoundDriver> engine_;
+  SimRecords records_;
+  const std::shared_ptr<server::PeerClient> peers_;
+  server::DirectoryHolder holder_;
+  std::shared_ptr<server::Directory> directory_;
+  // The engine, as that event found it: every event asks for it several times.
+  mutable server::RoundDriver* engine_ = nullptr;
+  mutable std::weak_ptr<server::RoundEngine> engine_alive_;
+  mutable uint64_t looked_at_ = 0;
 };
 
 }  // namespace ballast::sim

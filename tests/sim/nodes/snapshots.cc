@@ -52,8 +52,9 @@ void SimSnapshots::DoNext() {
     SnapshotShelf* const shelf = context_.shelf;
     if (shelf->no_more() || shelf->begun() == context_.swarm->snapshots.most) return;
     // Before there is a state most of them would be in vain.
+    if (!ready() || server_->process() == nullptr) return DoNext();
     const bool early = server_->process()->fsm().round() == 1 && !random().OneIn(8);
-    if (!ready() || early) return DoNext();
+    if (early) return DoNext();
     if (!shelf->taken().empty() && random().OneIn(3)) {
       const auto which = static_cast<ptrdiff_t>(random().Below(shelf->taken().size()));
       Remove(*std::next(shelf->taken().begin(), which));

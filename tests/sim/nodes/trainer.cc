@@ -12,7 +12,6 @@
 #include "proto/convert/frame_codec.h"
 #include "proto/convert/job_convert.h"
 #include "proto/convert/methods.h"
-#include "tests/sim/nodes/home.h"
 
 namespace ballast::sim {
 namespace {
@@ -65,14 +64,6 @@ void SimTrainer::Kill(bool announced) {
 
 // --- The seat -----------------------------------------------------------------------------------
 
-void SimTrainer::Start() {
-  if (newcomer_) {
-    Attach();
-  } else {
-    OpenSession(FirstReply());
-  }
-}
-
 client::JobOptions SimTrainer::Options() const {
   const JobSpec spec = Spec();
   client::JobOptions options;
@@ -86,14 +77,6 @@ client::JobOptions SimTrainer::Options() const {
   options.min_world = context_.swarm->shape.min_world;
   options.on_pause = [](const client::Pause&) {};
   return options;
-}
-
-// The first attach is not simulated: each of the first trainers finds its seat.
-v1::AttachReply SimTrainer::FirstReply() const {
-  server::AttachResult result{.plan = *context_.plan};
-  result.servers = AddressesOf(*context_.plan);
-  result.window_extents = context_.swarm->shape.window_extents[0];
-  return ReplyOf(context_, result);
 }
 
 JobSpec SimTrainer::Spec() const {
@@ -111,7 +94,7 @@ void SimTrainer::Attach() {
   request.set_slot(who_.slot);
   request.set_incarnation(who_.incarnation);
   request.set_init(v1::INIT_MODE_BROADCAST);
-  request.set_resume(v1::RESUME_MUST);
+  request.set_resume(newcomer_ ? v1::RESUME_MUST : v1::RESUME_AUTO);
   request.set_min_world(options.min_world);
   const client::CallTarget target{Network::Address(0), method::kAttach, options.attach_timeout};
   attach_ = transport_.Start(target, request,
@@ -122,9 +105,10 @@ void SimTrainer::OnAttached(const absl::StatusOr<Payload>& answer) {
   v1::AttachReply reply;
   const absl::Status status =
       answer.ok() ? ParseMessage(*answer, kMaxMessageBytes, &reply) : answer.status();
+  if (ReasonOf(status) == Reason::kOverBudget) context_.world->Met(Cover::kFullDisk);
   if (status.ok()) {
     OpenSession(reply);
-  } else if (client::IsNotYet(status, who_.slot)) {
+  } else if (client::IsNotYet(status, who_.slot) || !context_.oracle->begun()) {
     Later(kAttachAgain, [this] { Attach(); });
   } else if (absl::IsCancelled(status)) {
     Kill(/*announced=*/true);  // A later process has asked for its seat.
@@ -134,6 +118,7 @@ void SimTrainer::OnAttached(const absl::StatusOr<Payload>& answer) {
 }
 
 void SimTrainer::OpenSession(const v1::AttachReply& reply) {
+  newcomer_ = newcomer_ || reply.resumed();  // The others may have gone on without it.
   const client::AttachResult attached{
       .spec = Spec(), .layout = *context_.layout, .reply = reply, .incarnation = who_.incarnation};
   client::SessionCore::Environment environment;
@@ -290,7 +275,9 @@ bool SimTrainer::finished() const {
 
 void SimTrainer::PlanStep() {
   if (finished() || step_planned_) return;
-  if (leaves_soon_ && job().round > 1 && at_rest()) return Leave();
+  const server::EpochRecord& newest = context_.oracle->newest();
+  const bool others = newest.world() > newest.min_world;  // There may be fewer by now.
+  if (leaves_soon_ && others && job().round > 1 && at_rest()) return Leave();
   step_planned_ = true;
   Random& random = context_.world->random();
   nanoseconds compute(random.Below(context_.swarm->pace.compute));

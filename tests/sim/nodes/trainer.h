@@ -26,8 +26,8 @@ class SimTrainer {
   // for it.
   SimTrainer(const Context& context, uint32_t process, const server::Member& who, bool newcomer);
 
-  // Opens the session; the rounds follow by themselves.
-  void Start();
+  // Asks for the seat; the session and its rounds follow by themselves.
+  void Start() { Attach(); }
   // The process ends. `announced`: its machine says so.
   void Kill(bool announced);
   bool alive() const { return alive_; }
@@ -65,7 +65,6 @@ class SimTrainer {
   // The seat (client.cc, home_search.cc).
   JobSpec Spec() const;
   client::JobOptions Options() const;
-  v1::AttachReply FirstReply() const;
   void Attach();
   void OnAttached(const absl::StatusOr<Payload>& answer);
   void OpenSession(const v1::AttachReply& reply);
@@ -93,7 +92,7 @@ class SimTrainer {
   const Context context_;
   const uint32_t process_;
   const server::Member who_;
-  const bool newcomer_;
+  bool newcomer_;
   bool alive_ = true;
   bool leaves_ = false;
   bool leaves_soon_ = false;

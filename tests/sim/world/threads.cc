@@ -7,7 +7,8 @@ namespace ballast::sim {
 namespace {
 
 bool IsDisk(absl::string_view name) {
-  return name == "log" || name == "images" || name == "image-reads" || name == "capture";
+  return name == "log" || name == "images" || name == "image-reads" || name == "capture" ||
+         name == "snapshots";
 }
 
 // For work that the process waits for.
@@ -45,7 +46,7 @@ class NoWorkers final : public WorkerPool {
 Tick SimThreads::PaceOf(absl::string_view name) const {
   if (name == "log") return swarm_->pace.log_write;
   if (name == "images" || name == "image-reads") return swarm_->pace.image_write;
-  if (name == "capture") return swarm_->snapshots.pace;
+  if (name == "capture" || name == "snapshots") return swarm_->snapshots.pace;
   if (name == "kernels") return swarm_->pace.kernel;
   return 0;
 }
@@ -94,6 +95,7 @@ void SimExecutor::Queue::FinishPaused() {
 void SimExecutor::Queue::Drop() {
   closed = true;
   std::deque<std::function<void()>>().swap(tasks);
+  std::map<uint64_t, std::function<void()>>().swap(timers);
 }
 
 bool SimExecutor::Post(std::function<void()> task) {
@@ -107,10 +109,13 @@ bool SimExecutor::PostAfter(std::chrono::nanoseconds delay, std::function<void()
   if (delay <= std::chrono::nanoseconds::zero()) return Post(std::move(task));
   if (!IsOpen()) return false;
   const Options& options = queue_->options;
+  const uint64_t timer = ++queue_->newest_timer;
+  queue_->timers[timer] = std::move(task);
   options.world->clock(options.node)
       ->AfterInLife(static_cast<Tick>(delay.count()), options.life, EventKind::kTimer,
-                    [this, queue = queue_, task = std::move(task)] {
-                      if (!queue->closed) Post(task);
+                    [this, queue = queue_, timer] {
+                      if (queue->closed) return;
+                      Post(std::move(queue->timers.extract(timer).mapped()));
                     });
   return true;
 }

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -46,6 +47,8 @@ class SimExecutor final : public Executor {
 
     const Options options;
     std::deque<std::function<void()>> tasks;
+    std::map<uint64_t, std::function<void()>> timers;  // here, so that they end with the process
+    uint64_t newest_timer = 0;
     std::vector<std::shared_ptr<Fiber>> fibers;  // some have ended
     size_t under_way = 0;                        // events on their way, and tasks that run
     size_t running = 0;
