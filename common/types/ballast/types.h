@@ -37,7 +37,7 @@ enum class Device : uint8_t {
 };
 
 // Policy for a round in which a gradient, or the sum of the gradients, is NaN or Inf. Either way no
-// server applies any of it.
+// server applies any of it: RoundReport::applied is false.
 enum class NonfinitePolicy : uint8_t {
   kSkip = 0,  // the job continues, after at most max_consecutive_skips such rounds in a row
   kHalt = 1,  // the step of every trainer ends with NONFINITE
