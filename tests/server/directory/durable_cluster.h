@@ -19,6 +19,7 @@
 #include "common/base/sync.h"
 #include "common/threads/thread_executor.h"
 #include "common/threads/thread_worker_pool.h"
+#include "server/convert/plan_convert.h"
 #include "server/directory/job_directory.h"
 #include "tests/server/answer.h"
 #include "tests/server/directory/durable_plans.h"
@@ -83,7 +84,7 @@ class DurableDirectories : public PeerLink, public VoteSink {
     DurableDisk* const disk = Disk(options_.shared ? 0 : id);
     kept.store = std::make_unique<SnapshotStore>(Snapshots(disk, id));
     kept.exports = std::make_unique<Exports>(ExportsOn(disk));
-    kept.codec = ProtoCodec();
+    kept.codec = MakePlanCodec();
     return kept;
   }
   static SnapshotStore Snapshots(FileSystem* disk, uint32_t id) {

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "gmock/gmock.h"
+#include "server/convert/plan_convert.h"
 #include "server/operator/export_book.h"
 #include "server/operator/snapshot_files.h"
 #include "server/round/job_plan.h"
@@ -350,7 +351,7 @@ class SnapshotQuotasTest : public ::testing::Test {
     DirectorySnapshots kept;
     kept.store = std::make_unique<SnapshotStore>(DurableDirectories::Snapshots(&disk_, 0));
     kept.exports = std::make_unique<Exports>(DurableDirectories::ExportsOn(&disk_));
-    kept.codec = ProtoCodec();
+    kept.codec = MakePlanCodec();
     ASSERT_TRUE(kept.store->Clear().ok());
     ASSERT_TRUE(kept.exports->Clear().ok());
     quotas_ = std::make_shared<Quotas>();

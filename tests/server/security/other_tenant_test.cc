@@ -22,6 +22,7 @@
 #include "gtest/gtest.h"
 #include "proto/convert/job_convert.h"
 #include "proto/convert/methods.h"
+#include "server/convert/plan_convert.h"
 #include "server/rpc/generic_server.h"
 #include "server/service/admin_service.h"
 #include "server/service/control_service.h"
@@ -158,7 +159,7 @@ class OtherTenantTest : public ::testing::TestWithParam<std::string> {
     ASSERT_TRUE(made.ok()) << made.status();
     job_ = made->plan.job;
     SnapshotManifest manifest{.id = 5, .name = kTheirs, .job = kTheirs, .round = 2};
-    manifest.plan = testing::ProtoCodec().encode(made->plan);
+    manifest.plan = MakePlanCodec().encode(made->plan);
     manifest.prepared.round = manifest.decision.round = 1;
     SnapshotStore snapshots = DurableDirectories::Snapshots(cluster_.Disk(0), 0).Of("a");
     ASSERT_TRUE(snapshots.Begin(manifest.id, kTheirs, kTheirs, 1).ok());
