@@ -328,7 +328,7 @@ absl::Status ServerImpl::Serve(const std::vector<config::Peer>& peers) {
   AddPeerMetrics(&metrics_->registry(), link, peers_);
   BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<JobStore> store, storage_.OpenJobs(address_));
   BALLAST_ASSIGN_OR_RETURN(DirectorySnapshots snapshots, storage_.OpenSnapshots(servers.size()));
-  DirectoryConfig jobs = settings_.Directory(servers, budgets_);
+  DirectoryConfig jobs = settings_.Directory(servers, budgets_, incarnation_);
   jobs.quotas = security_->quotas();
   const std::shared_ptr<JobDirectory> directory = JobDirectory::Create(
       jobs, MakeEngineDeps(), peers_.get(), std::move(store), std::move(snapshots));

@@ -7,9 +7,10 @@
 namespace ballast::server {
 
 DirectoryConfig Settings::Directory(std::vector<ServerAddress> servers,
-                                    const MemoryBudgets& budgets) const {
+                                    const MemoryBudgets& budgets, uint64_t incarnation) const {
   DirectoryConfig directory;
   directory.self = config_.cluster().id();
+  directory.incarnation = incarnation;
   directory.servers = std::move(servers);
   directory.engine.self = config_.cluster().id();
   directory.engine.chunk_bytes = static_cast<uint32_t>(config_.rounds().chunk_bytes());

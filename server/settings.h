@@ -36,7 +36,8 @@ class Settings {
   }
 
   // Settings for the directory of jobs. `servers`: all of the cluster, ascending.
-  DirectoryConfig Directory(std::vector<ServerAddress> servers, const MemoryBudgets& budgets) const;
+  DirectoryConfig Directory(std::vector<ServerAddress> servers, const MemoryBudgets& budgets,
+                            uint64_t incarnation) const;
   // All servers of the cluster, ascending; without `peers` the one at `own_address`.
   std::vector<ServerAddress> Servers(const std::vector<config::Peer>& peers,
                                      const std::string& own_address) const;

@@ -19,13 +19,6 @@ Done Take(std::map<home::Ticket, Done>* calls, home::Ticket ticket) {
   return done;
 }
 
-void DropAt(PeerLink* peers, uint32_t server, uint64_t job) {
-  peers->DropJob(server, job, [server](const absl::Status& status) {
-    if (status.ok()) return;
-    BALLAST_LOG(WARN, LogField("server", server)) << "cannot drop a job there: " << status;
-  });
-}
-
 }  // namespace
 
 // --- Effects: answers ---------------------------------------------------------------------------
@@ -71,10 +64,11 @@ void HomeJobs::Do(const Life& to, const home::MakeAt& effect) {
 void HomeJobs::OnMade(const Life& to, uint32_t server, const JobPlan& plan,
                       const absl::Status& status) {
   if (homes_.At(to) != nullptr) return Feed(to, home::MadeInput{server, status});
-  // Given up meanwhile, because a peer was lost; unless the same processes make it again.
+  // Given up meanwhile, because a peer was lost; unless the same processes make it again, by the
+  // same number.
   const HomeJob* const again = homes_.Find(to.name);
   if (!plan.making || (again != nullptr && again->plan().job == plan.job)) return;
-  DropAt(parts_.peers, server, plan.job);
+  Do(to, home::DropAt{server, plan.job});
   parts_.shares->Forget(plan.job).IgnoreError();  // Logged.
 }
 
@@ -88,7 +82,11 @@ void HomeJobs::Do(const Life&, const home::ExpectSlots& effect) {
 }
 
 void HomeJobs::Do(const Life&, const home::DropAt& effect) {
-  DropAt(parts_.peers, effect.server, effect.job);
+  ++drops_;
+  parts_.peers->DropJob(effect.server, effect.job, [effect](const absl::Status& status) {
+    if (status.ok()) return;
+    BALLAST_LOG(WARN, LogField("server", effect.server)) << "cannot drop a job there: " << status;
+  });
 }
 
 void HomeJobs::Do(const Life&, const home::Forget& effect) {

@@ -45,12 +45,13 @@ Waiter WaiterOf(const home::AttachInput& input) {
 }
 
 // The plan of a job that all slots have attached to.
-JobPlan NewPlan(const home::Rules& rules, const AttachBarrier& barrier, const std::string& tenant) {
+JobPlan NewPlan(const home::Rules& rules, const AttachBarrier& barrier, const std::string& tenant,
+                uint64_t drops) {
   JobPlan plan = PlanOfSpec(barrier.spec(), tenant);
   plan.epoch.members = barrier.Members();
   plan.epoch.min_world = barrier.min_world();
   plan.epoch.contributors = ContributorsOf(plan.spec, plan.epoch.members);
-  plan.job = NewJobNumber(plan.name(), plan.epoch.members);
+  plan.job = NewJobNumber(plan.name(), plan.epoch.members, {rules.incarnation, drops});
   plan.servers = rules.servers;
   const auto layout = Layout::Build(LayoutTensors(plan.spec.tensors), plan.spec.tile_elements,
                                     plan.spec.extent_elements);
@@ -200,7 +201,7 @@ void HomeJob::OnFirstAttach(const home::AttachInput& input, Turn* turn) {
   if (first) turn->Do(home::Arm{rules_->WaitOf(call), home::AttachDueInput{}});
   if (!barrier_->AllAttached()) return;
   stage_ = Stage::kMaking;
-  plan_ = NewPlan(*rules_, *barrier_, plan_.tenant);
+  plan_ = NewPlan(*rules_, *barrier_, plan_.tenant, input.drops);
   AskToMake(turn);
 }
 

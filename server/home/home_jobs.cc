@@ -14,6 +14,7 @@ namespace {
 home::Rules RulesOf(const DirectoryConfig& config) {
   home::Rules rules{
       .self = config.self,
+      .incarnation = config.incarnation,
       .limits = config.limits,
       .attach_timeout = config.attach_timeout,
       .takeover_wait = config.takeover_wait,
@@ -98,7 +99,7 @@ void HomeJobs::Wake(JobPlan plan, const AttachCall& call, const AttachDone& done
 home::AttachInput HomeJobs::Ask(const AttachCall& call, const AttachDone& done) {
   const home::Ticket ticket = next_ticket_++;
   attaches_[ticket] = done;
-  return {ticket, call};
+  return {ticket, call, drops_};
 }
 
 void HomeJobs::AttachCancelled(const QualifiedName& job, uint32_t slot, uint64_t call) {

@@ -28,6 +28,7 @@ struct Life {
 // What all jobs of a home have in common.
 struct Rules {
   uint32_t self = 0;              // server id of the home
+  uint64_t incarnation = 0;       // of its process
   std::vector<uint32_t> servers;  // of a new job: ids, ascending; the home is the first
   JobLimits limits;
   std::chrono::nanoseconds attach_timeout{0};  // the longest that a call may wait
@@ -51,7 +52,8 @@ using Ticket = uint64_t;
 struct StartInput {};  // other servers are reachable: unfinished work of its last life resumes
 struct AttachInput {
   Ticket ticket = 0;
-  AttachCall call;  // valid by ValidateJobSpec
+  AttachCall call;     // valid by ValidateJobSpec
+  uint64_t drops = 0;  // orders of DropAt that the home's process has given so far
 };
 struct HangUpInput {  // the caller of the pending attach `call` (AttachCall::call) hung up
   uint32_t slot = 0;

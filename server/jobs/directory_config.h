@@ -23,6 +23,7 @@ namespace ballast::server {
 
 struct DirectoryConfig {
   uint32_t self = 0;
+  uint64_t incarnation = 0;            // of this process
   std::vector<ServerAddress> servers;  // of the cluster, ascending id, self included
   EngineConfig engine;
   JobLimits limits;

@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/reason.h"
-#include "server/jobs/job_number.h"
 #include "server/round/job_plan.h"
 
 namespace ballast::sim {
@@ -31,7 +30,6 @@ server::JobPlan MakePlan(const Swarm& swarm) {
   for (uint32_t slot = 0; slot < plan.spec.world; ++slot) {
     plan.epoch.members.push_back({slot, Mix(swarm.seed + slot)});
   }
-  plan.job = server::NewJobNumber(plan.name(), plan.epoch.members);
   plan.epoch.contributors = server::ContributorsOf(plan.spec, plan.epoch.members);
   plan.epoch.min_world = swarm.shape.min_world;
   return plan;
@@ -57,8 +55,8 @@ Simulation::Simulation(uint64_t seed, Mutant mutant, bool trace)
       oracle_(&world_, &swarm_, &plan_, &layout_),
       shelf_(&world_, &swarm_, &oracle_, &plan_, &layout_),
       meetings_(&world_, &oracle_),
-      context_{&world_, &swarm_,  &network_, &oracle_,  &shelf_,
-               &plan_,  &layout_, mutant,    &meetings_} {
+      context_{&world_, &swarm_,    &network_, &oracle_, &shelf_,
+               &plan_,  &plan_.job, &layout_,  mutant,   &meetings_} {
   SetServerClocks(swarm_, &world_);
   for (uint32_t s = 0; s < swarm_.shape.servers; ++s) {
     servers_.push_back(std::make_unique<SimServer>(context_, s));

@@ -112,7 +112,15 @@ class Cluster : public PeerLink {
     directories_[server]->apis().shares->ExtendJob(plan, std::move(done));
   }
   void DropJob(uint32_t server, uint64_t job, std::function<void(absl::Status)> done) override {
-    directories_[server]->apis().shares->DropJob(job, std::move(done));
+    const auto drop = [=, this] { directories_[server]->apis().shares->DropJob(job, done); };
+    MutexLock lock(&mu_);
+    drops_late_ ? late_drops_.push_back(drop) : drop();
+  }
+  // From now on DropJob waits for the next call of this, which returns the drops that waited.
+  std::vector<std::function<void()>> HoldDrops() {
+    MutexLock lock(&mu_);
+    drops_late_ = true;
+    return std::exchange(late_drops_, {});
   }
 
   absl::StatusOr<AttachResult> AttachAll(const AttachCall& first, uint32_t world) {
@@ -134,6 +142,9 @@ class Cluster : public PeerLink {
   ThreadExecutor executor_;
   ThreadWorkerPool workers_;
   uint32_t broken_ = 99;
+  Mutex mu_;
+  bool drops_late_ = false;
+  std::vector<std::function<void()>> late_drops_;
   std::vector<std::shared_ptr<JobDirectory>> directories_;
 };
 
@@ -301,6 +312,25 @@ TEST(JobDirectoryTest, AServerThatCannotCreateUndoesTheOthers) {
   cluster.directories_[0]->apis().jobs->Status(jobs.Setter());
   EXPECT_TRUE(jobs.Get().empty());
   EXPECT_EQ(cluster.directories_[0]->apis().jobs->Load().memory_used_bytes, 0u);
+}
+
+TEST(JobDirectoryTest, ALateDropOfAFailedAttemptLeavesTheJobThatTheSameTrainersMadeSince) {
+  Cluster cluster(3);
+  cluster.broken_ = 2;
+  cluster.HoldDrops();
+  EXPECT_EQ(cluster.AttachAll(Call(2), 2).status().code(), absl::StatusCode::kUnavailable);
+  cluster.broken_ = 99;
+  const auto made = cluster.AttachAll(Call(2), 2);
+  ASSERT_TRUE(made.ok()) << made.status();
+  const auto drops = cluster.HoldDrops();
+  EXPECT_EQ(drops.size(), 2u);
+  for (const auto& drop : drops) drop();
+  for (const auto& directory : cluster.directories_) {
+    Promise<std::vector<JobStatus>> jobs;  // After the drops.
+    directory->apis().jobs->Status(jobs.Setter());
+    EXPECT_EQ(jobs.Get().size(), 1u);
+    EXPECT_NE(directory->apis().lookup->Find(made->plan.job), nullptr);
+  }
 }
 
 TEST(JobDirectoryTest, ExtensionGrowsThePlanOnAllServers) {

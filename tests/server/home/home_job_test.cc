@@ -46,15 +46,6 @@ TEST(HomeJobTest, TheHomeMakesAJobFirstThenItsPeersThenItsRecord) {
   EXPECT_EQ(rig.job().attaching(), std::nullopt);
 }
 
-TEST(HomeJobTest, AnAttemptWithAnotherTrainerMakesAnotherJob) {
-  const auto job_of = [](uint64_t other) {
-    HomeRig rig = New();
-    rig.Attach(HomeCall(0, kFirst));
-    return One<home::MakeAt>(rig.Attach(HomeCall(1, other))).plan.job;
-  };
-  EXPECT_NE(job_of(kFirst + 1), job_of(kSecond)) << "a server may still have the first attempt";
-}
-
 TEST(HomeJobTest, AnAttachThatIsRefusedTakesNoSeat) {
   HomeRig rig = New();
   rig.Attach(HomeCall(0, kFirst));

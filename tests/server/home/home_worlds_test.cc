@@ -1,5 +1,5 @@
-// A variable world that grows, at its home: the requests to servers for grants, and the trainers
-// that get no seat or have their turn later.
+// A world at its home: the number of its job, and a variable one that grows: the requests to
+// servers for grants, and the trainers that get no seat or have their turn later.
 #include <gmock/gmock.h>
 
 #include "server/home/seating.h"
@@ -19,6 +19,22 @@ home::Effects AskForSlot(HomeRig* rig, uint32_t slot) {
   call.spec.world = 4;
   rig->Attach(call);
   return rig->Seen(slot, /*open=*/false);
+}
+
+TEST(HomeWorldTest, AnAttemptHasTheNumberOfAnEarlierOneOnlyIfNoDropCanBeOnItsWay) {
+  const auto job_of = [](uint64_t other, uint64_t drops, uint64_t incarnation) {
+    home::Rules rules = kRules;
+    rules.incarnation = incarnation;
+    HomeRig rig(HomeJob::New(&rules, HomeCall(0, kFirst)));
+    rig.Attach(HomeCall(0, kFirst));
+    const home::AttachInput last{rig.ticket() + 1, HomeCall(1, other), drops};
+    return One<home::MakeAt>(rig.Feed(last)).plan.job;
+  };
+  const uint64_t first = job_of(kFirst + 1, 0, 5);
+  EXPECT_EQ(first, job_of(kFirst + 1, 0, 5)) << "a late order to make it finds it made";
+  EXPECT_NE(first, job_of(kFirst + 1, 1, 5)) << "the drop may come late";
+  EXPECT_NE(first, job_of(kFirst + 1, 0, 6)) << "the home's last process may have sent one";
+  EXPECT_NE(first, job_of(kSecond, 0, 5)) << "a server may still have the first attempt";
 }
 
 TEST(VariableHomeTest, ServersAreAskedForRoomForThoseThatCome) {

@@ -22,6 +22,7 @@ struct Context {
   Oracle* oracle = nullptr;
   SnapshotShelf* shelf = nullptr;
   const server::JobPlan* plan = nullptr;
+  uint64_t* job = nullptr;  // its number, which the home's newest attempt to make it has chosen
   const Layout* layout = nullptr;
   Mutant mutant = Mutant::kNone;
   MeetingBook* meetings = nullptr;

@@ -17,13 +17,14 @@ namespace ballast::sim {
 
 class FlushCheck {
  public:
-  // `path`: of the images on `disk`. The arguments outlive this.
-  FlushCheck(World* world, SimDisk* disk, const server::StorageOptions* options, std::string path)
-      : world_(world), disk_(disk), options_(options), path_(std::move(path)) {}
+  // The arguments outlive this.
+  FlushCheck(World* world, SimDisk* disk, const server::StorageOptions* options)
+      : world_(world), disk_(disk), options_(options) {}
 
-  // The images that a process uses from now on; null: none.
-  void Watch(const server::ImageFile* images) {
+  // The images that a process uses from now on, which lie at `path`; null: none.
+  void Watch(const server::ImageFile* images, std::string path) {
     images_ = images;
+    path_ = std::move(path);
     checked_.clear();
   }
   void Check();
@@ -35,7 +36,7 @@ class FlushCheck {
   World* const world_;
   SimDisk* const disk_;
   const server::StorageOptions* const options_;
-  const std::string path_;
+  std::string path_;
   const server::ImageFile* images_ = nullptr;
   std::map<uint32_t, uint64_t> checked_;  // flushed version by extent
 };

@@ -88,6 +88,7 @@ SimStore::SimStore(const Context& context, SimDisk* disk, server::MetaStore* rec
     : JobStore(disk, kJobsRoot, records, self, context.swarm->shape.checkpoint_rounds,
                server::MakePlanCodec(), [self] { return Mix(self); }),
       context_(context),
+      self_(self),
       opened_(std::move(opened)) {}
 
 server::StorageOptions SimStore::SizesOf(const server::JobPlan& plan, const Layout&,
@@ -97,6 +98,8 @@ server::StorageOptions SimStore::SizesOf(const server::JobPlan& plan, const Layo
 
 absl::StatusOr<std::unique_ptr<server::JobStorage>> SimStore::Create(const server::JobPlan& plan,
                                                                      const Fill& fill) {
+  // The home comes first in every attempt.
+  if (self_ == plan.servers.front()) *context_.job = plan.job;
   auto storage = JobStore::Create(plan, fill);
   if (storage.ok()) opened_(plan, storage->get());
   return storage;

@@ -52,6 +52,7 @@ class SimStore final : public server::JobStore {
                                  uint32_t server) const override;
 
   const Context context_;
+  const uint32_t self_;
   const std::function<void(const server::JobPlan&, server::JobStorage*)> opened_;
 };
 

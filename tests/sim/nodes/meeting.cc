@@ -207,7 +207,7 @@ absl::Status SimMeeting::Watch() {
 
 v1::RendezvousRequest SimMeeting::Request(v1::RendezvousAct act) const {
   v1::RendezvousRequest request;
-  request.set_job(context_.plan->job);
+  request.set_job(*context_.job);
   request.set_epoch(meeting_.epoch);
   request.set_slot(who_.slot);
   request.set_incarnation(who_.incarnation);

@@ -54,8 +54,7 @@ SimProcess::~SimProcess() {
   BALLAST_CHECK(!alive());
   peers_->Stop();
   if (directory_ == nullptr) return;
-  const std::weak_ptr<server::RoundEngine> job =
-      directory_->apis().lookup->Find(context_.plan->job);
+  const std::weak_ptr<server::RoundEngine> job = directory_->apis().lookup->Find(*context_.job);
   if (engine() != nullptr) engine()->Abandon();
   going_out_.clear();
   threads_.Drop();
@@ -76,7 +75,7 @@ server::EngineConfig SimProcess::EngineConfig() const {
 }
 
 server::DirectoryConfig SimProcess::DirectoryConfig() const {
-  server::DirectoryConfig config{.self = id()};
+  server::DirectoryConfig config{.self = id(), .incarnation = life_};
   config.servers = AddressesOf(*context_.plan);
   config.engine = EngineConfig();
   // As the server does: a seat's process may take its lease and a little more to be given up.
@@ -113,7 +112,7 @@ absl::Status SimProcess::Recover() {
   auto store =
       std::make_unique<SimStore>(context_, deps_.disk, &records_, id(),
                                  [this](const server::JobPlan& plan, server::JobStorage* storage) {
-                                   if (plan.job == context_.plan->job) deps_.opened(storage);
+                                   if (plan.job == *context_.job) deps_.opened(storage);
                                  });
   directory_ = std::static_pointer_cast<server::Directory>(server::JobDirectory::Create(
       DirectoryConfig(), EngineDeps(), peers_.get(), std::move(store)));
@@ -121,7 +120,7 @@ absl::Status SimProcess::Recover() {
 }
 
 absl::Status SimProcess::WhyNot() const {
-  return directory_->apis().lookup->WhyNot(context_.plan->job, Caller());
+  return directory_->apis().lookup->WhyNot(*context_.job, Caller());
 }
 
 void SimProcess::Start() {
@@ -135,7 +134,7 @@ server::RoundDriver* SimProcess::engine() const {
   if (directory_ == nullptr) return nullptr;
   const uint64_t now = context_.world->events();
   if (std::exchange(looked_at_, now) != now || engine_alive_.expired()) {
-    const auto found = directory_->apis().lookup->Find(context_.plan->job);
+    const auto found = directory_->apis().lookup->Find(*context_.job);
     engine_ = static_cast<server::RoundDriver*>(found.get());  // Of its one class.
     engine_alive_ = found;
   }
@@ -143,7 +142,7 @@ server::RoundDriver* SimProcess::engine() const {
 }
 
 void SimProcess::OnRecords(const server::MetaTxn& txn) {
-  const uint64_t job = context_.plan->job;
+  const uint64_t job = *context_.job;
   const bool written = std::any_of(txn.puts.begin(), txn.puts.end(), [&](const auto& put) {
     return put.key == server::JobPlanKey(job);
   });

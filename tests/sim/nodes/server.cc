@@ -32,8 +32,7 @@ SimServer::SimServer(const Context& context, uint32_t index)
       disk_(context.mutant),
       shelf_disk_(Mutant::kNone, context.shelf->disk()),
       options_(SimSizes(context, *context.plan, id_)),
-      flushed_(context.world, &disk_, &options_,
-               absl::StrCat(kJobsRoot, "/", JobIdText(context.plan->job), "/slots")) {}
+      flushed_(context.world, &disk_, &options_) {}
 
 SimServer::~SimServer() = default;
 
@@ -95,7 +94,11 @@ void SimServer::NewProcess() {
           .storage_failed = [this, errors = disk_.errors()](
                                 const absl::Status& status) { OnStorageFailed(status, errors); },
           .saved = [this](const server::JobPlan& plan) { OnSaved(plan); },
-          .opened = [this](server::JobStorage* storage) { flushed_.Watch(storage->images()); }});
+          .opened =
+              [this](server::JobStorage* storage) {
+                flushed_.Watch(storage->images(),
+                               absl::StrCat(kJobsRoot, "/", JobIdText(*context_.job), "/slots"));
+              }});
   holds_ = false;
   world->SetLogFull(node(), false);
   disk_.SetBesideSync([this, world](bool log) {
@@ -174,7 +177,7 @@ void SimServer::End(bool power) {
   }
   running_ = false;
   started_ = false;
-  flushed_.Watch(nullptr);
+  flushed_.Watch(nullptr, "");
   context_.world->EndLife(node());
   context_.network->EndProcess(index_, /*announced=*/!power);
   if (context_.shelf->being_taken()) context_.world->Met(Cover::kEndInSnapshot);

@@ -112,7 +112,7 @@ void SimSnapshots::Everywhere(const TakingRef& taking, Step step,
   for (uint32_t index = 0; index < context_.plan->servers.size(); ++index) {
     const bool own = context_.mutant == Mutant::kSnapshotOfTwoRounds && step == Step::kCapture;
     const uint64_t round = own ? taking->rounds[index] : taking->round;
-    const SnapshotCall call{step, context_.plan->job, taking->id, round};
+    const SnapshotCall call{step, *context_.job, taking->id, round};
     const auto add = [=](const absl::StatusOr<uint64_t>& answer) {
       if (step == Step::kHold && answer.ok()) {
         taking->round = std::max(taking->round, *answer);
