@@ -36,7 +36,7 @@ void FaultPlan::Say(NodeId node, const char* what) {
 }
 
 void FaultPlan::Begin() {
-  context_.network->Begin();
+  context_.network->LoseCalls();
   context_.world->SetGate([this](NodeId node) { return Gate(node); });
   if (faults().die_in_disk) {
     for (uint32_t s = 0; s < servers_.size(); ++s) ArmDisk(s);
@@ -379,7 +379,7 @@ void FaultPlan::SendZombie() {
   for (const ChunkRange& range :
        ChunkRanges(layout, extent, context_.swarm->shape.chunk_bytes, {})) {
     std::string bytes(range.length_bytes, '\x3d');
-    FrameHeader frame{.job = context_.plan->job,
+    FrameHeader frame{.job = *context_.job,
                       .epoch = epoch,
                       .slot = slot,
                       .round = fsm.round() - (random().OneIn(4) ? 1 : 0),

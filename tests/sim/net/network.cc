@@ -40,7 +40,7 @@ Tick Network::StreamArrival(NodeId from, NodeId to, Tick* clear) {
 std::optional<Tick> Network::CallDelay(NodeId from, NodeId to) {
   const Tick latency = Latency();
   if (*CutUntil(from, to) > world_->now()) return std::nullopt;
-  if (!OneIn(swarm_->faults.lose_one_in)) return latency;
+  if (!loses_ || !OneIn(swarm_->faults.lose_one_in)) return latency;
   world_->Met(Cover::kCallLost);
   return std::nullopt;
 }

@@ -127,8 +127,9 @@ class Network {
   // Nothing goes from one node to another before `until`; streams wait, calls are lost.
   void Cut(NodeId from, NodeId to, Tick until);
   void HealAll();
-  // From here on messages may be lost, repeated or late; or none is.
-  void Begin() { calm_ = false; }
+  // From here on calls may be lost; before, messages may be repeated or late, and streams break.
+  void LoseCalls() { loses_ = true; }
+  // No message is lost, repeated or late any more.
   void Calm() { calm_ = true; }
 
  private:
@@ -148,7 +149,8 @@ class Network {
   World* const world_;
   const Swarm* const swarm_;
   const size_t nodes_;
-  bool calm_ = true;
+  bool calm_ = false;
+  bool loses_ = false;
   std::vector<Tick> cut_until_;
   std::vector<StreamServer*> servers_;
   std::vector<StreamPtr> streams_;  // those that may be open
