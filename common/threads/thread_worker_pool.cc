@@ -1,6 +1,6 @@
 // ThreadWorkerPool; see thread_worker_pool.h.
-// Thread safety: the job list and the counts of users are under one mutex, taken twice per worker
-// and job; handing out tasks is one atomic addition.
+// Thread safety: the batch list and the counts of users are under one mutex, taken twice per worker
+// and batch; handing out tasks is one atomic addition.
 #include "common/threads/thread_worker_pool.h"
 
 #include <atomic>
@@ -32,11 +32,11 @@ void SetDefaultFloatMode() {
 
 // Lives on the caller's stack for Run and on the heap for Submit. It is over when it has left the
 // list (all tasks handed out) and has no users (all calls returned).
-struct ThreadWorkerPool::Job {
+struct ThreadWorkerPool::Batch {
   // For Run.
-  Job(size_t n, absl::FunctionRef<void(size_t)> f) : tasks(n), body(f) {}
+  Batch(size_t n, absl::FunctionRef<void(size_t)> f) : tasks(n), body(f) {}
   // For Submit.
-  Job(size_t n, std::function<void(size_t)> f, std::function<void()> d)
+  Batch(size_t n, std::function<void(size_t)> f, std::function<void()> d)
       : tasks(n), owned_body(std::move(f)), body(owned_body), done(std::move(d)), owned(true) {}
 
   const size_t tasks;
@@ -45,7 +45,7 @@ struct ThreadWorkerPool::Job {
   const std::function<void()> done;
   const bool owned = false;
   // Protected by mu_ of the pool.
-  Job* next = nullptr;
+  Batch* next = nullptr;
   int users = 0;
   bool in_list = true;
   bool over = false;
@@ -74,23 +74,23 @@ ThreadWorkerPool::~ThreadWorkerPool() {
 
 void ThreadWorkerPool::Run(size_t tasks, absl::FunctionRef<void(size_t)> body) {
   BALLAST_CHECK(t_pool != this);  // With all workers waiting like this none would work.
-  Job job(tasks, body);
+  Batch batch(tasks, body);
   MutexLock lock(&mu_);
-  Enqueue(&job);
-  while (!job.over) run_done_.Wait(&mu_);
+  Enqueue(&batch);
+  while (!batch.over) run_done_.Wait(&mu_);
 }
 
 void ThreadWorkerPool::Submit(size_t tasks, std::function<void(size_t)> body,
                               std::function<void()> done) {
-  Job* job = new Job(tasks, std::move(body), std::move(done));  // Deleted by Finish.
+  Batch* batch = new Batch(tasks, std::move(body), std::move(done));  // Deleted by Finish.
   MutexLock lock(&mu_);
-  Enqueue(job);
+  Enqueue(batch);
 }
 
-void ThreadWorkerPool::Enqueue(Job* job) {
-  (tail_ != nullptr ? tail_->next : head_) = job;
-  tail_ = job;
-  if (job->tasks > 1) {
+void ThreadWorkerPool::Enqueue(Batch* batch) {
+  (tail_ != nullptr ? tail_->next : head_) = batch;
+  tail_ = batch;
+  if (batch->tasks > 1) {
     work_.NotifyAll();
   } else {
     work_.NotifyOne();
@@ -111,36 +111,36 @@ void ThreadWorkerPool::Work(absl::string_view name, int niceness) {
 }
 
 void ThreadWorkerPool::WorkOnFirstJob() {
-  Job* const job = head_;
-  ++job->users;
+  Batch* const batch = head_;
+  ++batch->users;
   mu_.Unlock();
   const auto began = std::chrono::steady_clock::now();
   while (true) {
-    const size_t task = job->next_task.fetch_add(1, std::memory_order_relaxed);
-    if (task >= job->tasks) break;
-    job->body(task);
+    const size_t task = batch->next_task.fetch_add(1, std::memory_order_relaxed);
+    if (task >= batch->tasks) break;
+    batch->body(task);
   }
   busy_ns_.fetch_add((std::chrono::steady_clock::now() - began) / std::chrono::nanoseconds(1),
                      std::memory_order_relaxed);
   mu_.Lock();
-  if (job->in_list) {
-    // Only the head is ever worked on, so this job is still the head.
-    head_ = job->next;
+  if (batch->in_list) {
+    // Only the head is ever worked on, so this batch is still the head.
+    head_ = batch->next;
     if (head_ == nullptr) tail_ = nullptr;
-    job->in_list = false;
+    batch->in_list = false;
   }
-  if (--job->users == 0) Finish(job);
+  if (--batch->users == 0) Finish(batch);
 }
 
-void ThreadWorkerPool::Finish(Job* job) {
-  if (!job->owned) {
-    job->over = true;
+void ThreadWorkerPool::Finish(Batch* batch) {
+  if (!batch->owned) {
+    batch->over = true;
     run_done_.NotifyAll();
     return;
   }
   mu_.Unlock();
-  if (job->done) job->done();
-  delete job;
+  if (batch->done) batch->done();
+  delete batch;
   mu_.Lock();
 }
 

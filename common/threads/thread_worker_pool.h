@@ -18,9 +18,9 @@
 
 namespace ballast {
 
-// Jobs form a FIFO. A job's task numbers 0..tasks-1 are handed out in increasing order from one
-// atomic counter; as soon as all are handed out, free workers start on the next job, so the tail
-// of one job overlaps the head of the next.
+// Batches form a FIFO. A batch's task numbers 0..tasks-1 are handed out in increasing order from
+// one atomic counter; as soon as all are handed out, free workers start on the next batch, so the
+// tail of one batch overlaps the head of the next.
 class ThreadWorkerPool final : public WorkerPool {
  public:
   // Starts `threads` >= 1 workers called "<name>-<i>". `niceness` in [0, 19] is added to that of
@@ -43,20 +43,20 @@ class ThreadWorkerPool final : public WorkerPool {
               std::function<void()> done) override;
 
  private:
-  struct Job;
+  struct Batch;
 
   void Work(absl::string_view name, int niceness);
-  void Enqueue(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Both release mu_ while they run the job's functions.
+  void Enqueue(Batch* batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Both release mu_ while they run the batch's functions.
   void WorkOnFirstJob() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Finish(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Finish(Batch* batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   std::atomic<int64_t> busy_ns_{0};
   Mutex mu_;
   CondVar work_;
   CondVar run_done_;
-  Job* head_ ABSL_GUARDED_BY(mu_) = nullptr;
-  Job* tail_ ABSL_GUARDED_BY(mu_) = nullptr;
+  Batch* head_ ABSL_GUARDED_BY(mu_) = nullptr;
+  Batch* tail_ ABSL_GUARDED_BY(mu_) = nullptr;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<std::thread> threads_;  // Constant after construction.
 };
