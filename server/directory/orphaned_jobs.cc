@@ -82,14 +82,14 @@ void OrphanedJobs::LetOneRest(uint64_t job, uint64_t told,
                               const std::shared_ptr<WhenAll>& answers) {
   const std::shared_ptr<RoundEngine> engine = parts_.jobs->Find(job);
   parts_.jobs->Ask(engine, [=, this](const JobStatus& status) {
-    const LocalJobs::Job* const local = parts_.jobs->Get(job);
+    const LocalJobs::Entry* const local = parts_.jobs->Get(job);
     const bool same = local != nullptr && !local->ended && local->told == told;
     if (!same || status.open_streams != 0) return answers->Add(absl::OkStatus());
     engine->Fail(MissedHere(status.name));
     // After the engine's end. No trainer is left to read the ended job's state, which would
     // otherwise stay for a while.
     parts_.jobs->Ask(engine, [=, this](const JobStatus&) {
-      const LocalJobs::Job* const ended = parts_.jobs->Get(job);
+      const LocalJobs::Entry* const ended = parts_.jobs->Get(job);
       if (ended != nullptr && ended->ended) parts_.jobs->Drop(job);
       answers->Add(absl::OkStatus());
     });

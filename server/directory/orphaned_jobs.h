@@ -36,7 +36,7 @@ class OrphanedJobs {
   void AskLater();
 
  private:
-  using Told = std::map<uint64_t, uint64_t>;  // LocalJobs::Job::told, by job
+  using Told = std::map<uint64_t, uint64_t>;  // LocalJobs::Entry::told, by job
 
   void LetRest(const std::vector<uint64_t>& rest, const Told& told, const Done& done);
   // Ends the job, unless the home has woken it since it was asked, or a trainer is here.

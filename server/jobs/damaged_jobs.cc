@@ -22,7 +22,7 @@ bool IsDamage(const absl::Status& status) {
 
 }  // namespace
 
-const char* DamagedJobs::Job::state() const {
+const char* DamagedJobs::Entry::state() const {
   return ReasonOf(why) == Reason::kStateLost ? "damaged" : "unopened";
 }
 
@@ -62,7 +62,7 @@ absl::Status DamagedJobs::Lacks(const RolledJob& job, uint32_t other) {
           " has; check that the right storage.data_dir is mounted there, and start server ", self,
           " again; if they are gone for good: ballastctl jobs delete ", name),
       {.job = name, .server = self});
-  Job lacking{.plan = {}, .why = why, .lacking = true};
+  Entry lacking{.plan = {}, .why = why, .lacking = true};
   lacking.plan.job = job.job;
   lacking.plan.spec.name = name;
   lacking.plan.tenant = job.name.tenant;
@@ -72,13 +72,13 @@ absl::Status DamagedJobs::Lacks(const RolledJob& job, uint32_t other) {
   return why;
 }
 
-void DamagedJobs::Put(uint64_t number, Job job) {
+void DamagedJobs::Put(uint64_t number, Entry job) {
   const Ref before = Find(number);
   if (before == nullptr || before->why != job.why) {
     BALLAST_LOG(ERROR, LogField("run", job.plan.spec.name)) << job.why.message();
   }
   MutexLock lock(&mu_);
-  jobs_[number] = std::make_shared<const Job>(std::move(job));
+  jobs_[number] = std::make_shared<const Entry>(std::move(job));
   Count();
 }
 

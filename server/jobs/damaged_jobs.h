@@ -25,7 +25,7 @@ namespace ballast::server {
 
 class DamagedJobs {
  public:
-  struct Job {
+  struct Entry {
     JobPlan plan;
     absl::Status why;      // typed; the text names the file and the next step
     bool lacking = false;  // nothing of it is here; `plan` has its number, name and servers only
@@ -33,7 +33,7 @@ class DamagedJobs {
     // As JobStatus::state and DurableJob::state.
     const char* state() const;
   };
-  using Ref = std::shared_ptr<const Job>;
+  using Ref = std::shared_ptr<const Entry>;
 
   // All outlive the object; `metrics` may be null, and `store` where no job is durable.
   DamagedJobs(const ThisServer* self, const JobStore* store, ServerMetrics* metrics)
@@ -69,7 +69,7 @@ class DamagedJobs {
 
  private:
   // Logs `why` unless it was logged for the job already.
-  void Put(uint64_t number, Job job);
+  void Put(uint64_t number, Entry job);
   void Count() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const ThisServer* const self_;

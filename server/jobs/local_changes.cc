@@ -149,7 +149,7 @@ void LocalJobs::Seal(SealCall call, std::function<void(absl::StatusOr<SealAnswer
 void LocalJobs::OnSealed(const SealCall& call, absl::StatusOr<SealAnswer>* answer) {
   const auto it = jobs_.find(call.job);
   if (!answer->ok() || it == jobs_.end() || it->second.ended) return;
-  Job& job = it->second;
+  Entry& job = it->second;
   if (job.plan.epoch.epoch != call.epoch) return;
   job.plan.sealed_epoch = call.epoch;
   MemoryBook::Grant grant;
@@ -176,7 +176,7 @@ absl::Status LocalJobs::WhyNotSealed(uint64_t job) const {
 void LocalJobs::AdoptEpoch(JobPlan plan, Done done) {
   parts_.strand->Run([this, plan = std::move(plan), done = std::move(done)] {
     if (!Knows(plan.job)) return done(parts_.self->NoDurableJob(plan.job));
-    Job& job = jobs_.at(plan.job);
+    Entry& job = jobs_.at(plan.job);
     job.told = ++told_;
     if (absl::Status st = CheckPlan(plan); !st.ok()) return done(st);
     const std::shared_ptr<RoundEngine> engine = Find(plan.job);
@@ -200,7 +200,7 @@ void LocalJobs::AdoptEpoch(JobPlan plan, Done done) {
 
 // Room for this world was kept since the seal. The record is final, even if this server has started
 // again since, or its home is an older one, and another job has taken the room.
-MemoryPlan LocalJobs::PlanOfEpoch(const JobPlan& plan, const Job& job,
+MemoryPlan LocalJobs::PlanOfEpoch(const JobPlan& plan, const Entry& job,
                                   uint32_t window_extents) const {
   absl::StatusOr<MemoryPlan> memory =
       parts_.memory->PlanIn(plan, parts_.memory->RoomOf(plan, job.memory));

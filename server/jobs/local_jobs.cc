@@ -64,13 +64,13 @@ void LocalJobs::Abandon() {
   engines_.clear();
 }
 
-const LocalJobs::Job* LocalJobs::Get(uint64_t job) const {
+const LocalJobs::Entry* LocalJobs::Get(uint64_t job) const {
   const auto it = jobs_.find(job);
   return it == jobs_.end() ? nullptr : &it->second;
 }
 
 bool LocalJobs::Runs(uint64_t job) const {
-  const Job* const known = Get(job);
+  const Entry* const known = Get(job);
   return known != nullptr && !known->ended;
 }
 
@@ -103,7 +103,7 @@ absl::Status LocalJobs::Make(const JobPlan& plan) {
   return MakeNew(plan);
 }
 
-absl::Status LocalJobs::CheckSame(const JobPlan& plan, Job* known) {
+absl::Status LocalJobs::CheckSame(const JobPlan& plan, Entry* known) {
   known->told = ++told_;
   const bool same = known->plan.name() == plan.name() && known->plan.owner == plan.owner;
   if (same && FirstDifference(known->plan.spec, plan.spec).empty()) {
@@ -180,7 +180,7 @@ absl::Status LocalJobs::Open(const JobPlan& plan, const absl::StatusOr<MemoryPla
     ForgetMetrics(plan.name());  // Its series began with the first read of its files.
     return engine.status();
   }
-  jobs_.emplace(plan.job, Job{.plan = plan, .memory = memory, .told = ++told_});
+  jobs_.emplace(plan.job, Entry{.plan = plan, .memory = memory, .told = ++told_});
   MutexLock lock(&mu_);
   engines_[plan.job] = *std::move(engine);
   return absl::OkStatus();

@@ -34,7 +34,7 @@ namespace ballast::server {
 class LocalJobs final : public LocalShares {
  public:
   using Done = std::function<void(absl::Status)>;
-  struct Job {
+  struct Entry {
     JobPlan plan;
     MemoryPlan memory;
     MemoryBook::Promised promised;  // while it is sealed; part of `memory`
@@ -87,9 +87,9 @@ class LocalJobs final : public LocalShares {
   }
   std::vector<std::shared_ptr<RoundEngine>> Engines() const;
   // Null: there is no such job. Valid until the job is dropped.
-  const Job* Get(uint64_t job) const;
+  const Entry* Get(uint64_t job) const;
   bool Runs(uint64_t job) const override;
-  const std::map<uint64_t, Job>& all() const { return jobs_; }
+  const std::map<uint64_t, Entry>& all() const { return jobs_; }
 
   // Opens every job on disk except resting ones; blocks for as long as reading takes. Called once,
   // before anything else. Jobs that do not fit the budget are opened over it, with one warning. One
@@ -143,7 +143,7 @@ class LocalJobs final : public LocalShares {
   // its engine. Errors: that of `held`; those of RoundEngine::Create, and then it has none.
   absl::Status Open(const JobPlan& plan, const absl::StatusOr<MemoryPlan>& held,
                     std::unique_ptr<JobStorage> storage);
-  absl::Status CheckSame(const JobPlan& plan, Job* known);
+  absl::Status CheckSame(const JobPlan& plan, Entry* known);
   absl::Status CheckRoom(const JobPlan& plan);
   absl::Status MakeNew(const JobPlan& plan);
   absl::StatusOr<std::unique_ptr<JobStorage>> MakeStorage(const JobPlan& plan);
@@ -160,7 +160,7 @@ class LocalJobs final : public LocalShares {
   absl::Status WhyNotSealed(uint64_t job) const;
   void OnSealed(const SealCall& call, absl::StatusOr<SealAnswer>* answer);
   // Room for a job in its next epoch, whatever the budget says.
-  MemoryPlan PlanOfEpoch(const JobPlan& plan, const Job& job, uint32_t window_extents) const;
+  MemoryPlan PlanOfEpoch(const JobPlan& plan, const Entry& job, uint32_t window_extents) const;
   void OnAdopted(const JobPlan& plan, const MemoryPlan& memory);
   // The engine has the layout of `plan`, or not; the job had `before`.
   void OnExtended(const JobPlan& plan, const MemoryPlan& before, const absl::Status& status);
@@ -170,8 +170,8 @@ class LocalJobs final : public LocalShares {
 
   const Parts parts_;
   const EngineDeps deps_;
-  std::map<uint64_t, Job> jobs_;
-  uint64_t told_ = 0;  // newest Job::told
+  std::map<uint64_t, Entry> jobs_;
+  uint64_t told_ = 0;  // newest Entry::told
 
   mutable Mutex mu_;
   absl::flat_hash_map<uint64_t, std::shared_ptr<RoundEngine>> engines_ ABSL_GUARDED_BY(mu_);

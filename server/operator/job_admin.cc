@@ -23,7 +23,7 @@ absl::Status Busy(const JobPlan& plan, uint32_t attached) {
       {.job = plan.spec.name});
 }
 
-JobStatus StatusOf(const DamagedJobs::Job& damaged) {
+JobStatus StatusOf(const DamagedJobs::Entry& damaged) {
   const JobPlan& plan = damaged.plan;
   JobStatus status{.name = plan.spec.name, .tenant = plan.tenant, .job = plan.job};
   status.state = damaged.state();

@@ -56,7 +56,7 @@ void SnapshotShare::Release(const SnapshotCall& call, const Done& done) {
 
 void SnapshotShare::Capture(const SnapshotCall& call, const Done& done) {
   if (holds_->Has(call.job)) return CaptureResting(call, done);
-  const LocalJobs::Job* const job = parts_.jobs->Get(call.job);
+  const LocalJobs::Entry* const job = parts_.jobs->Get(call.job);
   if (job == nullptr || parts_.jobs->Find(call.job) == nullptr) {
     return done(parts_.self->NoDurableJob(call.job));
   }
