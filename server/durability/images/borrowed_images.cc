@@ -161,7 +161,7 @@ class BorrowedImages : public ImageFile {
   }
 
  private:
-  struct Extent {
+  struct Loan {
     std::shared_ptr<ImageFile> part;  // null: forgotten, or damaged
     bool needed = true;               // no version of its own survives for sure
     bool written = false;             // by this process
@@ -193,7 +193,7 @@ class BorrowedImages : public ImageFile {
   std::unique_ptr<ImageFile> own_;
 
   mutable Mutex mu_;
-  std::map<uint32_t, Extent> extents_ ABSL_GUARDED_BY(mu_);
+  std::map<uint32_t, Loan> extents_ ABSL_GUARDED_BY(mu_);
   size_t needed_ ABSL_GUARDED_BY(mu_) = 0;
   bool returned_ ABSL_GUARDED_BY(mu_) = false;
 };

@@ -13,10 +13,10 @@ ImageBook::ImageBook(std::string path, const ImageOptions& options,
     : path_(std::move(path)), options_(options), file_bytes_(kPageBytes) {
   MutexLock lock(&mu_);
   for (const ImageShape& shape : shapes) {
-    Extent& extent = extents_[shape.extent];
+    ExtentImages& extent = extents_[shape.extent];
     extent.shape = shape;
     extent.images.resize(options_.places);
-    for (Image& image : extent.images) {
+    for (Place& image : extent.images) {
       image.offset = file_bytes_;
       file_bytes_ += ImageBytes(shape);
     }
@@ -29,17 +29,17 @@ std::vector<ImageBook::Places> ImageBook::AllPlaces() const {
   for (const auto& [number, extent] : extents_) {
     Places& places = all.emplace_back();
     places.shape = extent.shape;
-    for (const Image& image : extent.images) places.offsets.push_back(image.offset);
+    for (const Place& image : extent.images) places.offsets.push_back(image.offset);
   }
   return all;
 }
 
-const ImageBook::Extent* ImageBook::Find(uint32_t extent) const {
+const ImageBook::ExtentImages* ImageBook::Find(uint32_t extent) const {
   const auto found = extents_.find(extent);
   return found == extents_.end() ? nullptr : &found->second;
 }
 
-ImageBook::Extent* ImageBook::Find(uint32_t extent) {
+ImageBook::ExtentImages* ImageBook::Find(uint32_t extent) {
   const auto found = extents_.find(extent);
   return found == extents_.end() ? nullptr : &found->second;
 }
@@ -50,26 +50,26 @@ absl::Status ImageBook::NotHere(uint32_t extent) const {
 
 absl::StatusOr<ImageShape> ImageBook::ShapeOf(uint32_t extent) const {
   MutexLock lock(&mu_);
-  const Extent* const found = Find(extent);
+  const ExtentImages* const found = Find(extent);
   if (found == nullptr) return NotHere(extent);
   return found->shape;
 }
 
 // Versions and holds.
 
-std::vector<uint64_t> ImageBook::VersionsOf(const Extent& extent) {
+std::vector<uint64_t> ImageBook::VersionsOf(const ExtentImages& extent) {
   std::vector<uint64_t> versions;
-  for (const Image& image : extent.images) {
+  for (const Place& image : extent.images) {
     if (image.header.has_value()) versions.push_back(image.header->version);
   }
   std::sort(versions.rbegin(), versions.rend());
   return versions;
 }
 
-std::optional<size_t> ImageBook::NewestFlushed(const Extent& extent) {
+std::optional<size_t> ImageBook::NewestFlushed(const ExtentImages& extent) {
   std::optional<size_t> newest;
   for (size_t i = 0; i < extent.images.size(); ++i) {
-    const Image& image = extent.images[i];
+    const Place& image = extent.images[i];
     if (!image.header.has_value() || !image.flushed) continue;
     if (!newest || image.header->version > extent.images[*newest].header->version) newest = i;
   }
@@ -78,16 +78,16 @@ std::optional<size_t> ImageBook::NewestFlushed(const Extent& extent) {
 
 std::vector<uint64_t> ImageBook::Versions(uint32_t extent) const {
   MutexLock lock(&mu_);
-  const Extent* const found = Find(extent);
+  const ExtentImages* const found = Find(extent);
   return found == nullptr ? std::vector<uint64_t>{} : VersionsOf(*found);
 }
 
 uint64_t ImageBook::Flushed(uint32_t extent) const {
   MutexLock lock(&mu_);
-  const Extent* const found = Find(extent);
+  const ExtentImages* const found = Find(extent);
   if (found == nullptr) return 0;
   // A held one may be the only whole one while the other is written.
-  const Image* const held = found->held;
+  const Place* const held = found->held;
   if (held != nullptr && held->header.has_value()) return held->header->version;
   const std::optional<size_t> newest = NewestFlushed(*found);
   return newest ? found->images[*newest].header->version : 0;
@@ -95,15 +95,15 @@ uint64_t ImageBook::Flushed(uint32_t extent) const {
 
 bool ImageBook::NeedsSync(uint32_t extent) const {
   MutexLock lock(&mu_);
-  const Extent* const found = Find(extent);
+  const ExtentImages* const found = Find(extent);
   return found != nullptr && found->unflushed;
 }
 
 void ImageBook::Forget(uint32_t extent) {
   MutexLock lock(&mu_);
-  Extent* const target = Find(extent);
+  ExtentImages* const target = Find(extent);
   if (target == nullptr) return;
-  for (Image& image : target->images) {
+  for (Place& image : target->images) {
     image.header.reset();
     image.flushed = false;
   }
@@ -113,7 +113,7 @@ void ImageBook::Forget(uint32_t extent) {
 
 absl::StatusOr<uint64_t> ImageBook::Hold(uint32_t extent) {
   MutexLock lock(&mu_);
-  Extent* const target = Find(extent);
+  ExtentImages* const target = Find(extent);
   if (target == nullptr) return NotHere(extent);
   if (target->holds == 0) {
     const std::optional<size_t> newest = NewestFlushed(*target);
@@ -132,14 +132,14 @@ absl::StatusOr<uint64_t> ImageBook::Hold(uint32_t extent) {
 
 void ImageBook::LetGo(uint32_t extent) {
   MutexLock lock(&mu_);
-  Extent* const target = Find(extent);
+  ExtentImages* const target = Find(extent);
   if (target == nullptr) return;
   if (target->holds > 0 && --target->holds == 0) target->held = nullptr;
 }
 
 std::optional<uint64_t> ImageBook::Held(uint32_t extent) const {
   MutexLock lock(&mu_);
-  const Extent* const found = Find(extent);
+  const ExtentImages* const found = Find(extent);
   if (found == nullptr || found->held == nullptr) return std::nullopt;
   if (!found->held->header.has_value()) return std::nullopt;
   return found->held->header->version;
@@ -149,7 +149,7 @@ std::optional<uint64_t> ImageBook::Held(uint32_t extent) const {
 
 void ImageBook::Found(ImageHeader header) {
   MutexLock lock(&mu_);
-  for (Image& image : extents_.at(header.shape.extent).images) {
+  for (Place& image : extents_.at(header.shape.extent).images) {
     if (image.offset == header.offset) image.header = std::move(header);
   }
 }
@@ -160,7 +160,7 @@ void ImageBook::Found(ImageHeader header) {
 std::vector<ImageHeader> ImageBook::TakeUnproven() {
   MutexLock lock(&mu_);
   for (auto& [number, extent] : extents_) {
-    for (Image& image : extent.images) {
+    for (Place& image : extent.images) {
       if (!image.header.has_value()) continue;
       last_serial_ = std::max(last_serial_, image.header->serial);
       flushed_serial_ = std::max(flushed_serial_, image.header->flushed_serial);
@@ -169,7 +169,7 @@ std::vector<ImageHeader> ImageBook::TakeUnproven() {
   }
   std::vector<ImageHeader> unproven;
   for (const auto& [number, extent] : extents_) {
-    for (const Image& image : extent.images) {
+    for (const Place& image : extent.images) {
       if (image.header.has_value() && image.header->serial > flushed_serial_) {
         unproven.push_back(*image.header);
       }
@@ -180,10 +180,10 @@ std::vector<ImageHeader> ImageBook::TakeUnproven() {
 
 // Writes and flushes.
 
-ImageBook::Image* ImageBook::Overwritable(Extent* extent) {
+ImageBook::Place* ImageBook::Overwritable(ExtentImages* extent) {
   if (extent->images.size() == 1) return &extent->images[0];
-  Image& first = extent->images[0];
-  Image& second = extent->images[1];
+  Place& first = extent->images[0];
+  Place& second = extent->images[1];
   if (extent->held == &first) return &second;
   if (extent->held == &second) return &first;
   if (!first.header.has_value()) return &first;
@@ -205,7 +205,7 @@ ImageHeader ImageBook::NewHeader(const ImageShape& shape, uint64_t offset, uint6
 
 absl::StatusOr<ImageHeader> ImageBook::BeginWrite(uint32_t extent, uint64_t version) {
   MutexLock lock(&mu_);
-  Extent* const target = Find(extent);
+  ExtentImages* const target = Find(extent);
   if (target == nullptr) return NotHere(extent);
   BALLAST_RETURN_IF_ERROR(failure_);
   const std::vector<uint64_t> versions = VersionsOf(*target);
@@ -218,7 +218,7 @@ absl::StatusOr<ImageHeader> ImageBook::BeginWrite(uint32_t extent, uint64_t vers
     return absl::InternalError(absl::StrCat("extent ", extent, " has version ", versions.front(),
                                             " in its images; version ", version, " is not newer"));
   }
-  Image* const image = Overwritable(target);
+  Place* const image = Overwritable(target);
   ImageHeader header = NewHeader(target->shape, image->offset, version);
   header.serial = ++last_serial_;
   header.flushed_serial = flushed_serial_;
@@ -232,19 +232,19 @@ absl::StatusOr<ImageHeader> ImageBook::BeginWrite(uint32_t extent, uint64_t vers
 
 absl::Status ImageBook::EndWrite(ImageHeader header, const absl::Status& status) {
   MutexLock lock(&mu_);
-  Extent& target = extents_.at(header.shape.extent);
+  ExtentImages& target = extents_.at(header.shape.extent);
   writing_serials_.erase(header.serial);
   target.writing = false;
   if (!status.ok()) return SetFailure(status);
-  for (Image& image : target.images) {
+  for (Place& image : target.images) {
     if (image.offset == header.offset) image.header = std::move(header);
   }
   return absl::OkStatus();
 }
 
-uint64_t ImageBook::NewestSerial(const Extent& extent) {
+uint64_t ImageBook::NewestSerial(const ExtentImages& extent) {
   uint64_t newest = 0;
-  for (const Image& image : extent.images) {
+  for (const Place& image : extent.images) {
     if (image.header.has_value()) newest = std::max(newest, image.header->serial);
   }
   return newest;
@@ -267,8 +267,8 @@ absl::Status ImageBook::EndSync(const Covered& covered, const absl::Status& stat
   MutexLock lock(&mu_);
   if (!status.ok()) return SetFailure(status);
   for (const auto& [number, newest] : covered.extents) {
-    Extent& extent = extents_.at(number);
-    for (Image& image : extent.images) {
+    ExtentImages& extent = extents_.at(number);
+    for (Place& image : extent.images) {
       image.flushed = image.flushed || (image.header.has_value() && image.header->serial <= newest);
       if (BALLAST_MUTANT(kFlushCountsLaterWrites)) image.flushed = image.header.has_value();
     }
@@ -294,9 +294,9 @@ absl::Status ImageBook::SetFailure(const absl::Status& cause) {
 
 absl::StatusOr<ImageHeader> ImageBook::HeaderOf(uint32_t extent, uint64_t version) const {
   MutexLock lock(&mu_);
-  const Extent* const source = Find(extent);
+  const ExtentImages* const source = Find(extent);
   if (source == nullptr) return NotHere(extent);
-  for (const Image& image : source->images) {
+  for (const Place& image : source->images) {
     if (image.header.has_value() && image.header->version == version) return *image.header;
   }
   return absl::NotFoundError(
@@ -305,7 +305,7 @@ absl::StatusOr<ImageHeader> ImageBook::HeaderOf(uint32_t extent, uint64_t versio
 
 void ImageBook::Damaged(const ImageHeader& header) {
   MutexLock lock(&mu_);
-  for (Image& image : extents_.at(header.shape.extent).images) {
+  for (Place& image : extents_.at(header.shape.extent).images) {
     // Not a version written meanwhile, should this one have been let go.
     if (image.header.has_value() && image.header->serial == header.serial) image.header.reset();
   }

@@ -81,31 +81,31 @@ class ImageBook {
   void Damaged(const ImageHeader& header);
 
  private:
-  struct Image {
+  struct Place {
     uint64_t offset = 0;
     std::optional<ImageHeader> header;  // none: empty, torn, damaged or being written
     bool flushed = false;
   };
-  struct Extent {
+  struct ExtentImages {
     ImageShape shape;
-    std::vector<Image> images;  // one or two
+    std::vector<Place> images;  // one or two
     bool writing = false;
     bool unflushed = false;  // the newer image is not flushed yet: the other one must stay
     uint32_t holds = 0;
-    Image* held = nullptr;  // while holds > 0
+    Place* held = nullptr;  // while holds > 0
   };
 
   // Null for an extent of another file.
-  const Extent* Find(uint32_t extent) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  Extent* Find(uint32_t extent) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  const ExtentImages* Find(uint32_t extent) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  ExtentImages* Find(uint32_t extent) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status NotHere(uint32_t extent) const;
   ImageHeader NewHeader(const ImageShape& shape, uint64_t offset, uint64_t version) const;
   // The image to overwrite: an empty one, else the older; never a held one.
-  static Image* Overwritable(Extent* extent);
-  static std::vector<uint64_t> VersionsOf(const Extent& extent);
+  static Place* Overwritable(ExtentImages* extent);
+  static std::vector<uint64_t> VersionsOf(const ExtentImages& extent);
   // Index of its image.
-  static std::optional<size_t> NewestFlushed(const Extent& extent);
-  static uint64_t NewestSerial(const Extent& extent);
+  static std::optional<size_t> NewestFlushed(const ExtentImages& extent);
+  static uint64_t NewestSerial(const ExtentImages& extent);
   absl::Status SetFailure(const absl::Status& cause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const std::string path_;
@@ -113,7 +113,7 @@ class ImageBook {
   uint64_t file_bytes_ = 0;  // constant after construction
 
   mutable Mutex mu_;
-  std::map<uint32_t, Extent> extents_ ABSL_GUARDED_BY(mu_);
+  std::map<uint32_t, ExtentImages> extents_ ABSL_GUARDED_BY(mu_);
   uint64_t last_serial_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t flushed_serial_ ABSL_GUARDED_BY(mu_) = 0;
   std::set<uint64_t> writing_serials_ ABSL_GUARDED_BY(mu_);
