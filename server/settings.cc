@@ -83,9 +83,9 @@ GenericServerOptions Settings::Port(const MemoryBudgets& budgets) const {
   options.max_connection_age = ScaledMs(config_.listen().max_connection_age());
   options.time_scale = time_scale_;
   const auto& storage = config_.storage();
-  options.places = PlaceNames({{storage.export_dir(), "storage.export_dir"},
-                               {storage.snapshot_dir(), "storage.snapshot_dir"},
-                               {storage.data_dir(), "storage.data_dir"}});
+  options.directory_names = DirectoryNames({{storage.export_dir(), "storage.export_dir"},
+                                            {storage.snapshot_dir(), "storage.snapshot_dir"},
+                                            {storage.data_dir(), "storage.data_dir"}});
   return options;
 }
 

@@ -21,7 +21,7 @@ GenericCall::GenericCall(const CallEnvironment* environment)
       stream_(std::make_unique<grpc::GenericServerAsyncReaderWriter>(context_.get())),
       alarm_(std::make_unique<grpc::Alarm>()) {
   facts_.parsing = environment->parsing;
-  facts_.places = environment->places;
+  facts_.directory_names = environment->directory_names;
 }
 
 void GenericCall::Accept(const CallEnvironment* environment) {
@@ -68,7 +68,7 @@ void GenericCall::Wake() {
 }
 
 void GenericCall::Finish(const absl::Status& status) {
-  EndWith(ToGrpc(status.ok() ? status : places().Outward(status)));
+  EndWith(ToGrpc(status.ok() ? status : directory_names().Outward(status)));
 }
 
 void GenericCall::EndWith(const grpc::Status& status) {

@@ -43,7 +43,7 @@ struct CallEnvironment {
   grpc::ServerCompletionQueue* queue = nullptr;
   const Clock* clock = RealClock::Get();
   ParseBudget* parsing = nullptr;
-  const PlaceNames* places = nullptr;
+  const DirectoryNames* directory_names = nullptr;
   // A call has come in; returns its handler, or null to refuse an unknown method.
   std::function<std::shared_ptr<StreamHandler>(std::shared_ptr<class GenericCall>)> accept;
   // An accepted call is over; `code` is the status that its client has got, or a refusal

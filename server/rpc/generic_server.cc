@@ -132,7 +132,7 @@ absl::Status GenericServer::Start(const GenericServerOptions& options) {
   BALLAST_RETURN_IF_ERROR(Build(options));
   AddMetrics(options.metrics);
   parsing_ = std::make_unique<ParseBudget>(options.max_parse_bytes);
-  places_ = options.places;
+  directory_names_ = options.directory_names;
   pollers_ = std::make_unique<ThreadExecutor>("grpc", static_cast<int>(queues_.size()));
   BeginToAccept();
   listener_->Start();
@@ -146,7 +146,7 @@ void GenericServer::BeginToAccept() {
     environment->service = &service_;
     environment->queue = queue.get();
     environment->parsing = parsing_.get();
-    environment->places = &places_;
+    environment->directory_names = &directory_names_;
     environment->accept = [this, environment](std::shared_ptr<GenericCall> call) {
       return Dispatch(environment, std::move(call));
     };

@@ -48,8 +48,8 @@ struct GenericServerOptions {
   // Decides about each call; null: all are let in, as by a gate without security. Outlives the
   // server.
   const Gate* gate = nullptr;
-  AuditLog* audit = nullptr;  // may be null, outlives the server
-  PlaceNames places;          // of this server, in its answers
+  AuditLog* audit = nullptr;       // may be null, outlives the server
+  DirectoryNames directory_names;  // of this server, in its answers
 };
 
 class GenericServer final : public MethodRegistry {
@@ -107,7 +107,7 @@ class GenericServer final : public MethodRegistry {
   std::vector<std::unique_ptr<grpc::ServerCompletionQueue>> queues_;
   MallocArenas arenas_;
   std::unique_ptr<ParseBudget> parsing_;
-  PlaceNames places_;                                           // constant from Start on
+  DirectoryNames directory_names_;                              // constant from Start on
   std::vector<std::unique_ptr<CallEnvironment>> environments_;  // one per queue
   std::unique_ptr<Listener> listener_;  // null before Start and after a failed one
   std::unique_ptr<grpc::Server> server_;

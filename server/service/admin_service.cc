@@ -252,7 +252,7 @@ void AddAdminMethods(MethodRegistry* server, const DirectoryHolder* directory,
         if (!call->Parse(bytes, &request)) return;
         CollectStatus(*directory, facts(), request, call->caller(), [call](v1::StatusReply reply) {
           for (v1::JobStatus& job : *reply.mutable_jobs()) {
-            job.set_error(call->places().Outward(job.error()));
+            job.set_error(call->directory_names().Outward(job.error()));
           }
           call->Reply(reply);
         });

@@ -90,7 +90,7 @@ void Audit(const Call& call, const Message& message) {
 template <typename T>
 void HidePlaces(const Call&, T*) {}
 void HidePlaces(const Call& call, SealAnswer* answer) {
-  answer->refusal = call->places().Outward(answer->refusal);
+  answer->refusal = call->directory_names().Outward(answer->refusal);
 }
 
 v1::PeerRestored ToReply(const std::string& copied) { return CopiedToProto(copied); }

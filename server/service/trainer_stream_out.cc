@@ -140,7 +140,7 @@ void TrainerStream::Close(const absl::Status& status, const std::string& why) {
     if (state_ == State::kClosed) return;
     state_ = State::kClosed;
     close_why_ = why;
-    outbox_->Close(ErrorMessage(call_->places().Outward(status)));
+    outbox_->Close(ErrorMessage(call_->directory_names().Outward(status)));
   }
   call_->Kick();
   call_->Finish(status);

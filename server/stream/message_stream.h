@@ -17,8 +17,8 @@
 #include "common/bytes/outgoing.h"
 #include "common/bytes/payload.h"
 #include "common/security/caller.h"
+#include "server/stream/directory_names.h"
 #include "server/stream/parse_budget.h"
-#include "server/stream/place_names.h"
 
 namespace ballast::server {
 
@@ -48,7 +48,7 @@ struct StreamFacts {
   // Bounds the memory of requests while they are parsed; null: nothing does. Outlives the handler.
   ParseBudget* parsing = nullptr;
   // Words and errors as callers may read them. Outlives the handler.
-  const PlaceNames* places = nullptr;
+  const DirectoryNames* directory_names = nullptr;
 };
 
 class MessageStream {
@@ -61,7 +61,7 @@ class MessageStream {
   virtual void Read() = 0;
   // Says that NextMessage may have something.
   virtual void Kick() = 0;
-  // Ends the call with `status`, whose text its caller gets as PlaceNames has it, as soon as
+  // Ends the call with `status`, whose text its caller gets as DirectoryNames has it, as soon as
   // NextMessage has nothing more. The first one counts.
   virtual void Finish(const absl::Status& status) = 0;
   // Breaks the call off without waiting for anything.
@@ -72,7 +72,7 @@ class MessageStream {
   const std::string& peer() const { return facts_.peer; }
   const Caller& caller() const { return facts_.caller; }
   ParseBudget* parsing() const { return facts_.parsing; }
-  const PlaceNames& places() const { return *facts_.places; }
+  const DirectoryNames& directory_names() const { return *facts_.directory_names; }
 
   // Called by the handler, while the stream calls it.
   void SetAuditedJob(std::string job) { facts_.audited_job = std::move(job); }

@@ -35,7 +35,7 @@ class UnaryCall : public StreamHandler, public std::enable_shared_from_this<Unar
   // As MessageStream's.
   const Caller& caller() const { return call_->caller(); }
   const std::string& peer() const { return call_->peer(); }
-  const PlaceNames& places() const { return call_->places(); }
+  const DirectoryNames& directory_names() const { return call_->directory_names(); }
   void SetAuditedJob(std::string job) { call_->SetAuditedJob(std::move(job)); }
 
   // `callback` runs once if the call ends before it was answered; at once if it already has.

@@ -68,7 +68,7 @@ class DramTier : public Tier {
     Arena arena;
     uint64_t used = 0;  // bytes from its start
   };
-  struct Place {
+  struct Block {
     float* base = nullptr;
     uint32_t elements = 0;
   };
@@ -76,7 +76,7 @@ class DramTier : public Tier {
   const StateShape shape_;
   std::vector<Piece> pieces_;
   uint64_t bytes_ = 0;
-  std::unordered_map<uint32_t, Place> extents_;
+  std::unordered_map<uint32_t, Block> extents_;
 };
 
 }  // namespace

@@ -259,7 +259,7 @@ TEST_P(StreamConformance, TheFactsOfACallAreThere) {
   EXPECT_EQ(stream()->method(), method::kExchange);
   EXPECT_FALSE(stream()->peer().empty());
   EXPECT_FALSE(stream()->caller().secured);
-  EXPECT_EQ(stream()->places().Outward("text"), "text");
+  EXPECT_EQ(stream()->directory_names().Outward("text"), "text");
 }
 
 TEST_P(StreamConformance, AMessageIsReadOnlyWhenItIsAskedFor) {

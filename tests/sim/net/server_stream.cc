@@ -11,8 +11,8 @@ absl::Status OverTheWire(const absl::Status& status) {
   return status.ok() ? status : FromDetail(DetailOf(status));
 }
 
-const server::PlaceNames* NoPlaces() {
-  static const auto* const none = new server::PlaceNames();
+const server::DirectoryNames* NoDirectoryNames() {
+  static const auto* const none = new server::DirectoryNames();
   return none;
 }
 
@@ -21,7 +21,7 @@ SimStream::SimStream(World* world, Network* network, StreamPtr stream, std::stri
     : world_(world), network_(network), stream_(std::move(stream)), sees_(std::move(sees)) {
   facts_.method = std::move(method);
   facts_.peer = absl::StrCat("trainer:", stream_->process);
-  facts_.places = NoPlaces();
+  facts_.directory_names = NoDirectoryNames();
 }
 
 void SimStream::Begin(const server::StreamFactory& factory) {

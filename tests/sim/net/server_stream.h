@@ -17,7 +17,7 @@ namespace ballast::sim {
 // A status as its reader gets it: with the parts that travel.
 absl::Status OverTheWire(const absl::Status& status);
 // Of the simulated servers, whose directories have no settings.
-const server::PlaceNames* NoPlaces();
+const server::DirectoryNames* NoDirectoryNames();
 
 class SimStream final : public server::MessageStream,
                         public StreamServerEnd,

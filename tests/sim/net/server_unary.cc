@@ -10,7 +10,7 @@ SimUnary::SimUnary(World* world, NodeId node, std::string method, UnaryDone answ
     : world_(world), node_(node), life_(world->Life(node)), answer_(std::move(answer)) {
   facts_.method = std::move(method);
   facts_.peer = "node";
-  facts_.places = NoPlaces();
+  facts_.directory_names = NoDirectoryNames();
 }
 
 void SimUnary::Begin(const server::StreamFactory& factory, const Payload& request) {

@@ -1,4 +1,4 @@
-#include "server/stream/place_names.h"
+#include "server/stream/directory_names.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -39,31 +39,31 @@ std::vector<std::string> FormsOf(const std::string& path) {
 
 }  // namespace
 
-PlaceNames::PlaceNames(const std::vector<Place>& places) {
-  for (const Place& place : places) {
-    if (place.path.empty()) continue;
-    for (std::string& form : FormsOf(place.path)) {
-      places_.push_back({std::move(form), place.setting});
+DirectoryNames::DirectoryNames(const std::vector<Entry>& entries) {
+  for (const Entry& entry : entries) {
+    if (entry.path.empty()) continue;
+    for (std::string& form : FormsOf(entry.path)) {
+      entries_.push_back({std::move(form), entry.setting});
     }
   }
-  std::stable_sort(places_.begin(), places_.end(),
-                   [](const Place& a, const Place& b) { return a.path.size() > b.path.size(); });
+  std::stable_sort(entries_.begin(), entries_.end(),
+                   [](const Entry& a, const Entry& b) { return a.path.size() > b.path.size(); });
 }
 
-std::string PlaceNames::Outward(absl::string_view text) const {
+std::string DirectoryNames::Outward(absl::string_view text) const {
   std::string out(text.data(), text.size());
-  for (const Place& place : places_) {
+  for (const Entry& entry : entries_) {
     size_t at = 0;
-    while ((at = out.find(place.path, at)) != std::string::npos) {
-      const bool alone = StandsAlone(out, at, place.path.size());
-      if (alone) out.replace(at, place.path.size(), place.setting);
-      at += alone ? place.setting.size() : 1;
+    while ((at = out.find(entry.path, at)) != std::string::npos) {
+      const bool alone = StandsAlone(out, at, entry.path.size());
+      if (alone) out.replace(at, entry.path.size(), entry.setting);
+      at += alone ? entry.setting.size() : 1;
     }
   }
   return out;
 }
 
-absl::Status PlaceNames::Outward(const absl::Status& status) const {
+absl::Status DirectoryNames::Outward(const absl::Status& status) const {
   if (status.ok()) return status;
   const std::string text = Outward(status.message());
   absl::Status out(status.code(), text);

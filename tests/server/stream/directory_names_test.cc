@@ -1,5 +1,5 @@
 // The names callers read for a server's directories.
-#include "server/stream/place_names.h"
+#include "server/stream/directory_names.h"
 
 #include <filesystem>
 #include <string>
@@ -13,43 +13,43 @@
 namespace ballast::server {
 namespace {
 
-const PlaceNames& Places() {
-  static const auto& places = *new PlaceNames({{"/srv/data/exports/", "storage.export_dir"},
-                                               {"", "storage.snapshot_dir"},
-                                               {"/srv/data", "storage.data_dir"}});
-  return places;
+const DirectoryNames& Names() {
+  static const auto& names = *new DirectoryNames({{"/srv/data/exports/", "storage.export_dir"},
+                                                  {"", "storage.snapshot_dir"},
+                                                  {"/srv/data", "storage.data_dir"}});
+  return names;
 }
 
-PlaceNames DataIn(const std::string& path) {
-  return PlaceNames(std::vector<PlaceNames::Place>{{path, "storage.data_dir"}});
+DirectoryNames DataIn(const std::string& path) {
+  return DirectoryNames(std::vector<DirectoryNames::Entry>{{path, "storage.data_dir"}});
 }
 
-TEST(PlaceNamesTest, TheLongestPathThatFitsGivesWayToItsSetting) {
-  EXPECT_EQ(Places().Outward("/srv/data/exports/warm is there already"),
+TEST(DirectoryNamesTest, TheLongestPathThatFitsGivesWayToItsSetting) {
+  EXPECT_EQ(Names().Outward("/srv/data/exports/warm is there already"),
             "storage.export_dir/warm is there already");
-  EXPECT_EQ(Places().Outward("cannot open /srv/data/jobs/7/log-0: no such file"),
+  EXPECT_EQ(Names().Outward("cannot open /srv/data/jobs/7/log-0: no such file"),
             "cannot open storage.data_dir/jobs/7/log-0: no such file");
-  EXPECT_EQ(Places().Outward("\"/srv/data\" and (/srv/data)."),
+  EXPECT_EQ(Names().Outward("\"/srv/data\" and (/srv/data)."),
             "\"storage.data_dir\" and (storage.data_dir).");
 }
 
-TEST(PlaceNamesTest, OtherPathsStay) {
+TEST(DirectoryNamesTest, OtherPathsStay) {
   for (const char* text : {"/srv/database/x", "/mnt/srv/data/x", "/srv/data-2", "no path", ""}) {
-    EXPECT_EQ(Places().Outward(text), text);
+    EXPECT_EQ(Names().Outward(text), text);
   }
   EXPECT_EQ(DataIn("/").Outward("/srv/x"), "/srv/x");
 }
 
-TEST(PlaceNamesTest, ARelativeSettingIsFoundByItsWholePath) {
+TEST(DirectoryNamesTest, ARelativeSettingIsFoundByItsWholePath) {
   const std::string whole = std::filesystem::absolute("build/dev").string();
   EXPECT_EQ(DataIn("build/../build/dev").Outward(whole + "/jobs"), "storage.data_dir/jobs");
 }
 
-TEST(PlaceNamesTest, SentErrorsContainThePathNeitherInTextNorInDetail) {
+TEST(DirectoryNamesTest, SentErrorsContainThePathNeitherInTextNorInDetail) {
   const absl::Status status =
       ReasonedError(absl::StatusCode::kDataLoss, Reason::kStateLost, "/srv/data/jobs/7 is damaged",
                     {.job = "train", .round = 9, .slot = 2, .server = 3, .address = "a:1"});
-  const grpc::Status sent = ToGrpc(Places().Outward(status));
+  const grpc::Status sent = ToGrpc(Names().Outward(status));
   EXPECT_EQ(sent.error_message(), "storage.data_dir/jobs/7 is damaged");
   EXPECT_EQ(sent.error_details().find("/srv/data"), std::string::npos);
   const absl::Status read = FromGrpc(sent);
@@ -63,15 +63,15 @@ TEST(PlaceNamesTest, SentErrorsContainThePathNeitherInTextNorInDetail) {
   EXPECT_EQ(fields.address, "a:1");
 }
 
-TEST(PlaceNamesTest, AStatusKeepsItsCodeAndOtherPayloads) {
+TEST(DirectoryNamesTest, AStatusKeepsItsCodeAndOtherPayloads) {
   absl::Status status = absl::DataLossError("/srv/data/jobs/7 is damaged");
   status.SetPayload("type", absl::Cord("detail"));
-  const absl::Status outward = Places().Outward(status);
+  const absl::Status outward = Names().Outward(status);
   EXPECT_EQ(outward.code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(outward.message(), "storage.data_dir/jobs/7 is damaged");
   EXPECT_EQ(outward.GetPayload("type"), absl::Cord("detail"));
   EXPECT_FALSE(outward.GetPayload(kErrorDetailTypeUrl).has_value());
-  EXPECT_TRUE(Places().Outward(absl::OkStatus()).ok());
+  EXPECT_TRUE(Names().Outward(absl::OkStatus()).ok());
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// PlaceNames: a directory of this server, as callers read of it: by the setting that names it. A
-// trainer has no use for the server's paths, and an operator finds them in its configuration.
+// DirectoryNames: a directory of this server, as callers read of it: by the setting that names it.
+// A trainer has no use for the server's paths, and an operator finds them in its configuration.
 // Comes from: GenericServer. Goes to: GenericCall. Thread safety: immutable.
 #pragma once
 
@@ -12,19 +12,19 @@
 
 namespace ballast::server {
 
-class PlaceNames {
+class DirectoryNames {
  public:
   // A directory and its setting, such as "storage.data_dir".
-  struct Place {
+  struct Entry {
     std::string path;  // empty: the setting names none
     std::string setting;
   };
 
   // No directory has a setting.
-  PlaceNames() = default;
+  DirectoryNames() = default;
   // Of one path with two settings, the first counts. Relative paths are looked up below the working
   // directory, once.
-  explicit PlaceNames(const std::vector<Place>& places);
+  explicit DirectoryNames(const std::vector<Entry>& entries);
 
   // `text` with the settings in place of their paths: "/data/jobs/7" is "storage.data_dir/jobs/7".
   std::string Outward(absl::string_view text) const;
@@ -32,7 +32,7 @@ class PlaceNames {
   absl::Status Outward(const absl::Status& status) const;
 
  private:
-  std::vector<Place> places_;  // absolute, longest first
+  std::vector<Entry> entries_;  // absolute, longest first
 };
 
 }  // namespace ballast::server
