@@ -46,7 +46,7 @@ class AttachBarrier {
   uint32_t min_world() const { return min_world_; }
 
  private:
-  struct Seat {
+  struct Candidate {
     uint64_t incarnation = 0;
     InitMode init = InitMode::kEqual;
     std::vector<uint32_t> tensor_crc32c;
@@ -58,7 +58,7 @@ class AttachBarrier {
 
   JobSpec spec_;
   uint32_t min_world_ = 1;
-  std::map<uint32_t, Seat> seats_;
+  std::map<uint32_t, Candidate> seats_;
 };
 
 }  // namespace ballast::server
