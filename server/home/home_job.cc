@@ -27,8 +27,8 @@ constexpr size_t IndexIn(const std::variant<All...>*) {
   return index;
 }
 
-template <typename T, typename Turn>
-T InputOf(void (HomeJob::*)(const T&, Turn*));
+template <typename T, typename StepContext>
+T InputOf(void (HomeJob::*)(const T&, StepContext*));
 
 JobPlan PlanOfSpec(const JobSpec& spec, const std::string& tenant) {
   JobPlan plan;
@@ -73,8 +73,8 @@ template <auto handler>
 HomeJob::Row HomeJob::On(std::vector<Stage> stages) {
   using T = decltype(InputOf(handler));
   return {std::move(stages), IndexIn<T>(static_cast<const home::Input*>(nullptr)),
-          [](HomeJob* job, const home::Input& input, Turn* turn) {
-            (job->*handler)(std::get<T>(input), turn);
+          [](HomeJob* job, const home::Input& input, StepContext* step) {
+            (job->*handler)(std::get<T>(input), step);
           }};
 }
 
@@ -116,11 +116,11 @@ const std::vector<HomeJob::Row>& HomeJob::Table() {
 }
 
 void HomeJob::Step(std::chrono::nanoseconds now, const home::Input& input, home::Effects* effects) {
-  Turn turn{now, effects};
+  StepContext step{now, effects};
   for (const Row& row : Table()) {
     if (row.input != input.index()) continue;
     if (std::find(row.stages.begin(), row.stages.end(), stage_) == row.stages.end()) continue;
-    row.call(this, input, &turn);
+    row.call(this, input, &step);
     return;
   }
 }
@@ -151,15 +151,15 @@ HomeJob HomeJob::Woken(const home::Rules* rules, const JobPlan& plan) {
   return HomeJob(rules, Stage::kWaking, plan, Seating::World::kEmpty);
 }
 
-void HomeJob::OnStart(const home::StartInput&, Turn* turn) {
-  if (stage_ != Stage::kRunning) return AskToMake(turn);
+void HomeJob::OnStart(const home::StartInput&, StepContext* step) {
+  if (stage_ != Stage::kRunning) return AskToMake(step);
   // The home's last life may have begun a change and not ended it, and peers may lack the newest
   // record, and the newest layout.
   must_change_ = std::exchange(plan_.sealed_epoch, 0) == plan_.epoch.epoch;
   if (must_change_) BALLAST_PROBE(kChangeTakenUp);
   if (BALLAST_MUTANT(kForgetChange)) must_change_ = false;
-  AskPeersToAdopt(turn);
-  if (growth_.Resume(plan_, turn->effects)) ChangeIfDue(turn);
+  AskPeersToAdopt(step);
+  if (growth_.Resume(plan_, step->effects)) ChangeIfDue(step);
 }
 
 // --- Queries -------------------------------------------------------------------------------------
@@ -186,135 +186,135 @@ std::optional<HomeJob::Attaching> HomeJob::attaching() const {
 
 // --- Attach -------------------------------------------------------------------------------------
 
-void HomeJob::OnFirstAttach(const home::AttachInput& input, Turn* turn) {
+void HomeJob::OnFirstAttach(const home::AttachInput& input, StepContext* step) {
   const AttachCall& call = input.call;
   const bool first = barrier_->Empty();
   if (const absl::Status status = barrier_->Attach(call); !status.ok()) {
-    turn->Do(home::RefuseAttach{input.ticket, status});
+    step->Do(home::RefuseAttach{input.ticket, status});
     const Reason reason = ReasonOf(status);
     const bool disagree = reason == Reason::kSpecMismatch || reason == Reason::kInitMismatch;
-    if (disagree) RefuseWorld(call.slot, status, turn);
+    if (disagree) RefuseWorld(call.slot, status, step);
     if (first) stage_ = Stage::kOver;
     return;
   }
-  seating_.room()->Wait(call.slot, WaiterOf(input), kLaterCall, turn->effects);
-  if (first) turn->Do(home::Arm{rules_->WaitOf(call), home::AttachDueInput{}});
+  seating_.room()->Wait(call.slot, WaiterOf(input), kLaterCall, step->effects);
+  if (first) step->Do(home::Arm{rules_->WaitOf(call), home::AttachDueInput{}});
   if (!barrier_->AllAttached()) return;
   stage_ = Stage::kMaking;
   plan_ = NewPlan(*rules_, *barrier_, plan_.tenant, input.drops);
-  AskToMake(turn);
+  AskToMake(step);
 }
 
 // Slots that wait learn at once what would otherwise time out, and slots that come later learn it
 // then.
-void HomeJob::RefuseWorld(uint32_t slot, const absl::Status& why, Turn* turn) {
+void HomeJob::RefuseWorld(uint32_t slot, const absl::Status& why, StepContext* step) {
   refusal_ = why;
   told_.insert(slot);
   for (uint32_t other = 0; other < plan_.spec.world; ++other) {
     if (seating_.room()->Find(other) != nullptr) told_.insert(other);
   }
-  FailWaiting(why, turn);
+  FailWaiting(why, step);
   stage_ = told_.size() == plan_.spec.world ? Stage::kOver : Stage::kRefused;
 }
 
-void HomeJob::OnRefusedAttach(const home::AttachInput& input, Turn* turn) {
-  turn->Do(home::RefuseAttach{input.ticket, refusal_});
+void HomeJob::OnRefusedAttach(const home::AttachInput& input, StepContext* step) {
+  step->Do(home::RefuseAttach{input.ticket, refusal_});
   told_.insert(input.call.slot);
   if (told_.size() == plan_.spec.world) stage_ = Stage::kOver;
 }
 
-void HomeJob::OnAttach(const home::AttachInput& input, Turn* turn) {
+void HomeJob::OnAttach(const home::AttachInput& input, StepContext* step) {
   const AttachCall& call = input.call;
   if (!plan_.epoch.Holds(call.slot, call.incarnation)) {
     if (call.resume != Resume::kNever && IsDurable(plan_)) {
-      return seating_.Ask(input, plan_, made(), turn->now, turn->effects);
+      return seating_.Ask(input, plan_, made(), step->now, step->effects);
     }
-    return turn->Do(home::RefuseAttach{input.ticket, home::NameTaken(call, plan_, !end_.ok())});
+    return step->Do(home::RefuseAttach{input.ticket, home::NameTaken(call, plan_, !end_.ok())});
   }
   if (!plan_.epoch.Find(call.slot)->BelongsTo(call.caller)) {
-    return turn->Do(home::RefuseAttach{input.ticket, home::SeatHeld(plan_.spec.name, call.slot)});
+    return step->Do(home::RefuseAttach{input.ticket, home::SeatHeld(plan_.spec.name, call.slot)});
   }
   seating_.OnMember(call.slot, call.incarnation);
   const Waiter waiter = WaiterOf(input);
   if (!made()) {
-    seating_.room()->Wait(call.slot, waiter, kLaterCall, turn->effects);
+    seating_.room()->Wait(call.slot, waiter, kLaterCall, step->effects);
   } else if (stage_ == Stage::kSealing || stage_ == Stage::kAdopting) {
-    seating_.room()->WaitAsMember(call.slot, waiter, turn->effects);
+    seating_.room()->WaitAsMember(call.slot, waiter, step->effects);
   } else {
-    turn->Do(home::GiveSeat{input.ticket, call.slot, plan_});
+    step->Do(home::GiveSeat{input.ticket, call.slot, plan_});
   }
 }
 
-void HomeJob::OnHangUp(const home::HangUpInput& input, Turn* turn) {
+void HomeJob::OnHangUp(const home::HangUpInput& input, StepContext* step) {
   const std::optional<uint64_t> caller =
-      seating_.room()->HangUp(input.slot, input.call, turn->effects);
+      seating_.room()->HangUp(input.slot, input.call, step->effects);
   if (!caller.has_value() || stage_ != Stage::kAttaching) return;
   barrier_->Cancel(input.slot, *caller);
   if (barrier_->Empty()) stage_ = Stage::kOver;
 }
 
-void HomeJob::OnAttachDue(const home::AttachDueInput&, Turn* turn) {
+void HomeJob::OnAttachDue(const home::AttachDueInput&, StepContext* step) {
   if (stage_ == Stage::kAttaching) {
     FailWaiting(home::AttachTimedOut(plan_.spec.name, barrier_->MissingSlots(), plan_.spec.world),
-                turn);
+                step);
   }
   stage_ = Stage::kOver;
 }
 
 // --- Making and waking --------------------------------------------------------------------------
 
-void HomeJob::AskToMake(Turn* turn) {
+void HomeJob::AskToMake(StepContext* step) {
   tally_.Begin(plan_.servers);
   JobPlan plan = plan_;
   plan.making = stage_ == Stage::kMaking;
-  turn->Do(home::MakeAt{rules_->self, std::move(plan)});
+  step->Do(home::MakeAt{rules_->self, std::move(plan)});
 }
 
-void HomeJob::OnMade(const home::MadeInput& input, Turn* turn) {
+void HomeJob::OnMade(const home::MadeInput& input, StepContext* step) {
   const bool here = input.server == rules_->self;
-  if (here && !input.status.ok()) return MadeEverywhere(input.status, turn);
+  if (here && !input.status.ok()) return MadeEverywhere(input.status, step);
   const bool last = tally_.Add(input.server, input.status);
   for (const uint32_t server : plan_.servers) {
     if (!here || server == rules_->self) continue;
     JobPlan plan = plan_;
     plan.making = stage_ == Stage::kMaking;
-    turn->Do(home::MakeAt{server, std::move(plan)});
+    step->Do(home::MakeAt{server, std::move(plan)});
   }
-  if (last) MadeEverywhere(tally_.first_error(), turn);
+  if (last) MadeEverywhere(tally_.first_error(), step);
 }
 
-void HomeJob::MadeEverywhere(const absl::Status& status, Turn* turn) {
-  if (stage_ == Stage::kWaking) return AwakeEverywhere(status, turn);
+void HomeJob::MadeEverywhere(const absl::Status& status, StepContext* step) {
+  if (stage_ == Stage::kWaking) return AwakeEverywhere(status, step);
   const bool must_save = status.ok() && IsDurable(plan_) && plan_.servers.size() > 1;
-  if (must_save) return turn->Do(home::SaveRecord{plan_});
-  OnSaved({status}, turn);
+  if (must_save) return step->Do(home::SaveRecord{plan_});
+  OnSaved({status}, step);
 }
 
-void HomeJob::OnSaved(const home::SavedInput& input, Turn* turn) {
+void HomeJob::OnSaved(const home::SavedInput& input, StepContext* step) {
   if (!input.status.ok()) {
     for (const uint32_t server : plan_.servers) {
-      if (server != rules_->self) turn->Do(home::DropAt{server, plan_.job});
+      if (server != rules_->self) step->Do(home::DropAt{server, plan_.job});
     }
-    FailWaiting(input.status, turn);
-    turn->Do(home::Forget{plan_.job});
+    FailWaiting(input.status, step);
+    step->Do(home::Forget{plan_.job});
     stage_ = Stage::kOver;
     return;
   }
   stage_ = end_.ok() ? Stage::kRunning : Stage::kEnded;
-  turn->Do(home::ExpectSlots{plan_.job});
-  turn->Do(
+  step->Do(home::ExpectSlots{plan_.job});
+  step->Do(
       home::Note{absl::StrCat("job created: world ", plan_.epoch.world(), ", ", plan_.owner.size(),
                               " extents on ", plan_.servers.size(), " servers")});
   if (stage_ == Stage::kEnded) return;
-  EndChange(absl::OkStatus(), turn);
-  seating_.AwaitNewcomers(plan_, turn->now, turn->effects);
-  seating_.AwaitTrainers(plan_, turn->effects);
+  EndChange(absl::OkStatus(), step);
+  seating_.AwaitNewcomers(plan_, step->now, step->effects);
+  seating_.AwaitTrainers(plan_, step->effects);
 }
 
-void HomeJob::AwakeEverywhere(const absl::Status& status, Turn* turn) {
+void HomeJob::AwakeEverywhere(const absl::Status& status, StepContext* step) {
   if (!status.ok()) {
-    FailWaiting(status, turn);
-    turn->Do(home::Release{plan_.job});
+    FailWaiting(status, step);
+    step->Do(home::Release{plan_.job});
     stage_ = Stage::kOver;
     return;
   }
@@ -322,49 +322,49 @@ void HomeJob::AwakeEverywhere(const absl::Status& status, Turn* turn) {
     stage_ = Stage::kEnded;
     return;
   }
-  turn->Do(home::WakeRecord{plan_.name()});
+  step->Do(home::WakeRecord{plan_.name()});
   // A server may have missed the last epoch before the end; newcomers have their turn after it.
-  AskPeersToAdopt(turn);
-  seating_.AwaitNewcomers(plan_, turn->now, turn->effects);
-  seating_.AwaitTrainers(plan_, turn->effects);
+  AskPeersToAdopt(step);
+  seating_.AwaitNewcomers(plan_, step->now, step->effects);
+  seating_.AwaitTrainers(plan_, step->effects);
 }
 
 // --- Growth -------------------------------------------------------------------------------------
 
-void HomeJob::OnExtend(const home::ExtendInput& input, Turn* turn) {
-  if (stage_ == Stage::kEnded) return turn->Do(home::AnswerExtend{input.ticket, end_});
+void HomeJob::OnExtend(const home::ExtendInput& input, StepContext* step) {
+  if (stage_ == Stage::kEnded) return step->Do(home::AnswerExtend{input.ticket, end_});
   bool fatal = false;
   const absl::Status status =
-      growth_.Ask(input, plan_, stage_ != Stage::kRunning, &fatal, turn->effects);
-  if (status.ok()) return ChangeIfDue(turn);
-  turn->Do(home::AnswerExtend{input.ticket, status});
+      growth_.Ask(input, plan_, stage_ != Stage::kRunning, &fatal, step->effects);
+  if (status.ok()) return ChangeIfDue(step);
+  step->Do(home::AnswerExtend{input.ticket, status});
   if (!fatal) return;
   // The slots disagree on the job's layout, so none of them can continue.
-  FailWaiting(status, turn);
+  FailWaiting(status, step);
   growth_.DropWishes();
-  turn->Do(home::FailJob{plan_.job, status});
+  step->Do(home::FailJob{plan_.job, status});
 }
 
-void HomeJob::OnGrown(const home::GrownInput& input, Turn* turn) {
+void HomeJob::OnGrown(const home::GrownInput& input, StepContext* step) {
   const uint32_t before = plan_.layout_version;
-  const bool over = growth_.OnGrown(input, &plan_, turn->effects);
-  if (plan_.layout_version != before) seating_.room()->RefuseUngrown(plan_, turn->effects);
-  if (over) ChangeIfDue(turn);
+  const bool over = growth_.OnGrown(input, &plan_, step->effects);
+  if (plan_.layout_version != before) seating_.room()->RefuseUngrown(plan_, step->effects);
+  if (over) ChangeIfDue(step);
 }
 
-void HomeJob::OnGrowDue(const home::GrowDueInput& input, Turn* turn) {
-  if (growth_.OnDue(input, &plan_, turn->effects)) ChangeIfDue(turn);
+void HomeJob::OnGrowDue(const home::GrowDueInput& input, StepContext* step) {
+  if (growth_.OnDue(input, &plan_, step->effects)) ChangeIfDue(step);
 }
 
 // --- Ends ---------------------------------------------------------------------------------------
 
-void HomeJob::OnEnded(const home::EndedInput& input, Turn* turn) {
+void HomeJob::OnEnded(const home::EndedInput& input, StepContext* step) {
   unconfirmed_ = false;
   end_ = input.why;
   if (input.rests && ReasonOf(end_) == Reason::kJobFinished) {
-    seating_.room()->AskAgain(plan_.spec.name, turn->effects);
+    seating_.room()->AskAgain(plan_.spec.name, step->effects);
   }
-  FailWaiting(end_, turn);
+  FailWaiting(end_, step);
   if (!made()) return;  // The servers still answer.
   stage_ = Stage::kEnded;
   change_.reset();
@@ -372,20 +372,22 @@ void HomeJob::OnEnded(const home::EndedInput& input, Turn* turn) {
 }
 
 // Seats of a durable job are waited for; its servers come back.
-void HomeJob::OnPeerLost(const home::PeerLostInput& input, Turn* turn) {
+void HomeJob::OnPeerLost(const home::PeerLostInput& input, StepContext* step) {
   if (made() && IsDurable(plan_)) return;
   // A server added to the cluster after this job was made.
   const std::vector<uint32_t>& servers = plan_.servers.empty() ? rules_->servers : plan_.servers;
   if (!std::binary_search(servers.begin(), servers.end(), input.server)) return;
-  FailWaiting(home::ServerLost(input.server, input.why), turn);
+  FailWaiting(home::ServerLost(input.server, input.why), step);
   if (!made()) stage_ = Stage::kOver;
 }
 
-void HomeJob::OnFail(const home::FailInput& input, Turn* turn) { FailWaiting(input.status, turn); }
+void HomeJob::OnFail(const home::FailInput& input, StepContext* step) {
+  FailWaiting(input.status, step);
+}
 
-void HomeJob::FailWaiting(const absl::Status& status, Turn* turn) {
-  seating_.room()->FailAll(status, turn->effects);
-  growth_.FailWaiting(status, turn->effects);
+void HomeJob::FailWaiting(const absl::Status& status, StepContext* step) {
+  seating_.room()->FailAll(status, step->effects);
+  growth_.FailWaiting(status, step->effects);
 }
 
 }  // namespace ballast::server

@@ -85,7 +85,7 @@ class HomeJob {
 
  private:
   // One step: the time, and where its effects go.
-  struct Turn {
+  struct StepContext {
     template <typename T>
     void Do(T effect) {
       effects->push_back(std::move(effect));
@@ -96,7 +96,7 @@ class HomeJob {
   struct Row {
     std::vector<Stage> stages;
     size_t input;  // index in home::Input
-    void (*call)(HomeJob*, const home::Input&, Turn*);
+    void (*call)(HomeJob*, const home::Input&, StepContext*);
   };
   template <auto handler>
   static Row On(std::vector<Stage> stages);
@@ -104,45 +104,45 @@ class HomeJob {
 
   HomeJob(const home::Rules* rules, Stage stage, JobPlan plan, Seating::World world);
 
-  void OnStart(const home::StartInput& input, Turn* turn);
-  void OnFirstAttach(const home::AttachInput& input, Turn* turn);
-  void OnRefusedAttach(const home::AttachInput& input, Turn* turn);
-  void OnAttach(const home::AttachInput& input, Turn* turn);
-  void OnHangUp(const home::HangUpInput& input, Turn* turn);
-  void OnAttachDue(const home::AttachDueInput& input, Turn* turn);
-  void OnMade(const home::MadeInput& input, Turn* turn);
-  void OnSaved(const home::SavedInput& input, Turn* turn);
-  void OnSeatSeen(const home::SeatSeenInput& input, Turn* turn);
-  void OnSeatDue(const home::SeatDueInput& input, Turn* turn);
-  void OnSeatFree(const home::SeatFreeInput& input, Turn* turn);
-  void OnSealed(const home::SealedInput& input, Turn* turn);
-  void OnAdopted(const home::AdoptedInput& input, Turn* turn);
-  void OnOpened(const home::OpenedInput& input, Turn* turn);
-  void OnEpochDue(const home::EpochDueInput& input, Turn* turn);
-  void OnExtend(const home::ExtendInput& input, Turn* turn);
-  void OnGrown(const home::GrownInput& input, Turn* turn);
-  void OnGrowDue(const home::GrowDueInput& input, Turn* turn);
-  void OnEnded(const home::EndedInput& input, Turn* turn);
-  void OnPeerLost(const home::PeerLostInput& input, Turn* turn);
-  void OnFail(const home::FailInput& input, Turn* turn);
+  void OnStart(const home::StartInput& input, StepContext* step);
+  void OnFirstAttach(const home::AttachInput& input, StepContext* step);
+  void OnRefusedAttach(const home::AttachInput& input, StepContext* step);
+  void OnAttach(const home::AttachInput& input, StepContext* step);
+  void OnHangUp(const home::HangUpInput& input, StepContext* step);
+  void OnAttachDue(const home::AttachDueInput& input, StepContext* step);
+  void OnMade(const home::MadeInput& input, StepContext* step);
+  void OnSaved(const home::SavedInput& input, StepContext* step);
+  void OnSeatSeen(const home::SeatSeenInput& input, StepContext* step);
+  void OnSeatDue(const home::SeatDueInput& input, StepContext* step);
+  void OnSeatFree(const home::SeatFreeInput& input, StepContext* step);
+  void OnSealed(const home::SealedInput& input, StepContext* step);
+  void OnAdopted(const home::AdoptedInput& input, StepContext* step);
+  void OnOpened(const home::OpenedInput& input, StepContext* step);
+  void OnEpochDue(const home::EpochDueInput& input, StepContext* step);
+  void OnExtend(const home::ExtendInput& input, StepContext* step);
+  void OnGrown(const home::GrownInput& input, StepContext* step);
+  void OnGrowDue(const home::GrowDueInput& input, StepContext* step);
+  void OnEnded(const home::EndedInput& input, StepContext* step);
+  void OnPeerLost(const home::PeerLostInput& input, StepContext* step);
+  void OnFail(const home::FailInput& input, StepContext* step);
 
   // The world can never be complete: every slot learns `why` once.
-  void RefuseWorld(uint32_t slot, const absl::Status& why, Turn* turn);
+  void RefuseWorld(uint32_t slot, const absl::Status& why, StepContext* step);
   // Asks every server to make the job, or to open it again. The home comes first: with its record
   // on disk, a crash cannot leave peers with shares of a job unknown to the home.
-  void AskToMake(Turn* turn);
-  void MadeEverywhere(const absl::Status& status, Turn* turn);
-  void AwakeEverywhere(const absl::Status& status, Turn* turn);
+  void AskToMake(StepContext* step);
+  void MadeEverywhere(const absl::Status& status, StepContext* step);
+  void AwakeEverywhere(const absl::Status& status, StepContext* step);
   // Begins the next epoch if its members would be others, or the present one cannot continue.
-  void ChangeIfDue(Turn* turn);
-  void OnSealFailed(uint32_t server, const absl::Status& status, Turn* turn);
-  void WriteRecord(Turn* turn);
-  void AskPeersToAdopt(Turn* turn);
-  void AdoptedEverywhere(const absl::Status& status, Turn* turn);
+  void ChangeIfDue(StepContext* step);
+  void OnSealFailed(uint32_t server, const absl::Status& status, StepContext* step);
+  void WriteRecord(StepContext* step);
+  void AskPeersToAdopt(StepContext* step);
+  void AdoptedEverywhere(const absl::Status& status, StepContext* step);
   // Answers every process whose seat is settled now. Newcomers that came late start the next
   // change.
-  void EndChange(const absl::Status& status, Turn* turn);
-  void FailWaiting(const absl::Status& status, Turn* turn);
+  void EndChange(const absl::Status& status, StepContext* step);
+  void FailWaiting(const absl::Status& status, StepContext* step);
 
   const home::Rules* rules_;
   Stage stage_;
