@@ -70,9 +70,9 @@ Seating::World WorldOf(const JobPlan& plan, Seating::World variable) {
 // --- The table ----------------------------------------------------------------------------------
 
 template <auto handler>
-HomeJob::Row HomeJob::On(std::vector<Stage> stages) {
+HomeJob::Row HomeJob::On(std::vector<Phase> phases) {
   using T = decltype(InputOf(handler));
-  return {std::move(stages), IndexIn<T>(static_cast<const home::Input*>(nullptr)),
+  return {std::move(phases), IndexIn<T>(static_cast<const home::Input*>(nullptr)),
           [](HomeJob* job, const home::Input& input, StepContext* step) {
             (job->*handler)(std::get<T>(input), step);
           }};
@@ -80,9 +80,9 @@ HomeJob::Row HomeJob::On(std::vector<Stage> stages) {
 
 const std::vector<HomeJob::Row>& HomeJob::Table() {
   using H = HomeJob;
-  constexpr Stage kAttaching = Stage::kAttaching, kRefused = Stage::kRefused,
-                  kMaking = Stage::kMaking, kWaking = Stage::kWaking, kRunning = Stage::kRunning,
-                  kSealing = Stage::kSealing, kAdopting = Stage::kAdopting, kEnded = Stage::kEnded;
+  constexpr Phase kAttaching = Phase::kAttaching, kRefused = Phase::kRefused,
+                  kMaking = Phase::kMaking, kWaking = Phase::kWaking, kRunning = Phase::kRunning,
+                  kSealing = Phase::kSealing, kAdopting = Phase::kAdopting, kEnded = Phase::kEnded;
   static const auto& table = *new std::vector<Row>{
       On<&H::OnFirstAttach>({kAttaching}),
       On<&H::OnRefusedAttach>({kRefused}),
@@ -119,7 +119,7 @@ void HomeJob::Step(std::chrono::nanoseconds now, const home::Input& input, home:
   StepContext step{now, effects};
   for (const Row& row : Table()) {
     if (row.input != input.index()) continue;
-    if (std::find(row.stages.begin(), row.stages.end(), stage_) == row.stages.end()) continue;
+    if (std::find(row.phases.begin(), row.phases.end(), phase_) == row.phases.end()) continue;
     row.call(this, input, &step);
     return;
   }
@@ -127,32 +127,32 @@ void HomeJob::Step(std::chrono::nanoseconds now, const home::Input& input, home:
 
 // --- Where a job begins -------------------------------------------------------------------------
 
-HomeJob::HomeJob(const home::Rules* rules, Stage stage, JobPlan plan, Seating::World world)
+HomeJob::HomeJob(const home::Rules* rules, Phase phase, JobPlan plan, Seating::World world)
     : rules_(rules),
-      stage_(stage),
+      phase_(phase),
       plan_(std::move(plan)),
       seating_(rules, WorldOf(plan_, world)),
       growth_(rules) {}
 
 HomeJob HomeJob::New(const home::Rules* rules, const AttachCall& first) {
-  HomeJob job(rules, Stage::kAttaching, PlanOfSpec(first.spec, first.caller.tenant()),
+  HomeJob job(rules, Phase::kAttaching, PlanOfSpec(first.spec, first.caller.tenant()),
               Seating::World::kInhabited);
   job.barrier_.emplace(first);
   return job;
 }
 
 HomeJob HomeJob::Recovered(const home::Rules* rules, const JobPlan& plan, bool making) {
-  HomeJob job(rules, making ? Stage::kMaking : Stage::kRunning, plan, Seating::World::kUnseen);
+  HomeJob job(rules, making ? Phase::kMaking : Phase::kRunning, plan, Seating::World::kUnseen);
   job.unconfirmed_ = !making;
   return job;
 }
 
 HomeJob HomeJob::Woken(const home::Rules* rules, const JobPlan& plan) {
-  return HomeJob(rules, Stage::kWaking, plan, Seating::World::kEmpty);
+  return HomeJob(rules, Phase::kWaking, plan, Seating::World::kEmpty);
 }
 
 void HomeJob::OnStart(const home::StartInput&, StepContext* step) {
-  if (stage_ != Stage::kRunning) return AskToMake(step);
+  if (phase_ != Phase::kRunning) return AskToMake(step);
   // The home's last life may have begun a change and not ended it, and peers may lack the newest
   // record, and the newest layout.
   must_change_ = std::exchange(plan_.sealed_epoch, 0) == plan_.epoch.epoch;
@@ -165,12 +165,12 @@ void HomeJob::OnStart(const home::StartInput&, StepContext* step) {
 // --- Queries -------------------------------------------------------------------------------------
 
 bool HomeJob::made() const {
-  return stage_ == Stage::kRunning || stage_ == Stage::kSealing || stage_ == Stage::kAdopting ||
-         stage_ == Stage::kEnded;
+  return phase_ == Phase::kRunning || phase_ == Phase::kSealing || phase_ == Phase::kAdopting ||
+         phase_ == Phase::kEnded;
 }
 
 bool HomeJob::StartsAnew(const AttachCall& call) const {
-  return stage_ == Stage::kRefused &&
+  return phase_ == Phase::kRefused &&
          (call.slot >= plan_.spec.world || told_.count(call.slot) != 0);
 }
 
@@ -180,7 +180,7 @@ std::optional<HomeJob::Attaching> HomeJob::attaching() const {
     if (gathering.asking.empty()) return std::nullopt;
     return Attaching{gathering.world, gathering.Missing()};
   }
-  if (stage_ != Stage::kAttaching && stage_ != Stage::kRefused) return std::nullopt;
+  if (phase_ != Phase::kAttaching && phase_ != Phase::kRefused) return std::nullopt;
   return Attaching{plan_.spec.world, barrier_->MissingSlots()};
 }
 
@@ -194,13 +194,13 @@ void HomeJob::OnFirstAttach(const home::AttachInput& input, StepContext* step) {
     const Reason reason = ReasonOf(status);
     const bool disagree = reason == Reason::kSpecMismatch || reason == Reason::kInitMismatch;
     if (disagree) RefuseWorld(call.slot, status, step);
-    if (first) stage_ = Stage::kOver;
+    if (first) phase_ = Phase::kOver;
     return;
   }
   seating_.room()->Wait(call.slot, WaiterOf(input), kLaterCall, step->effects);
   if (first) step->Do(home::Arm{rules_->WaitOf(call), home::AttachDueInput{}});
   if (!barrier_->AllAttached()) return;
-  stage_ = Stage::kMaking;
+  phase_ = Phase::kMaking;
   plan_ = NewPlan(*rules_, *barrier_, plan_.tenant, input.drops);
   AskToMake(step);
 }
@@ -214,13 +214,13 @@ void HomeJob::RefuseWorld(uint32_t slot, const absl::Status& why, StepContext* s
     if (seating_.room()->Find(other) != nullptr) told_.insert(other);
   }
   FailWaiting(why, step);
-  stage_ = told_.size() == plan_.spec.world ? Stage::kOver : Stage::kRefused;
+  phase_ = told_.size() == plan_.spec.world ? Phase::kOver : Phase::kRefused;
 }
 
 void HomeJob::OnRefusedAttach(const home::AttachInput& input, StepContext* step) {
   step->Do(home::RefuseAttach{input.ticket, refusal_});
   told_.insert(input.call.slot);
-  if (told_.size() == plan_.spec.world) stage_ = Stage::kOver;
+  if (told_.size() == plan_.spec.world) phase_ = Phase::kOver;
 }
 
 void HomeJob::OnAttach(const home::AttachInput& input, StepContext* step) {
@@ -238,7 +238,7 @@ void HomeJob::OnAttach(const home::AttachInput& input, StepContext* step) {
   const Waiter waiter = WaiterOf(input);
   if (!made()) {
     seating_.room()->Wait(call.slot, waiter, kLaterCall, step->effects);
-  } else if (stage_ == Stage::kSealing || stage_ == Stage::kAdopting) {
+  } else if (phase_ == Phase::kSealing || phase_ == Phase::kAdopting) {
     seating_.room()->WaitAsMember(call.slot, waiter, step->effects);
   } else {
     step->Do(home::GiveSeat{input.ticket, call.slot, plan_});
@@ -248,17 +248,17 @@ void HomeJob::OnAttach(const home::AttachInput& input, StepContext* step) {
 void HomeJob::OnHangUp(const home::HangUpInput& input, StepContext* step) {
   const std::optional<uint64_t> caller =
       seating_.room()->HangUp(input.slot, input.call, step->effects);
-  if (!caller.has_value() || stage_ != Stage::kAttaching) return;
+  if (!caller.has_value() || phase_ != Phase::kAttaching) return;
   barrier_->Cancel(input.slot, *caller);
-  if (barrier_->Empty()) stage_ = Stage::kOver;
+  if (barrier_->Empty()) phase_ = Phase::kOver;
 }
 
 void HomeJob::OnAttachDue(const home::AttachDueInput&, StepContext* step) {
-  if (stage_ == Stage::kAttaching) {
+  if (phase_ == Phase::kAttaching) {
     FailWaiting(home::AttachTimedOut(plan_.spec.name, barrier_->MissingSlots(), plan_.spec.world),
                 step);
   }
-  stage_ = Stage::kOver;
+  phase_ = Phase::kOver;
 }
 
 // --- Making and waking --------------------------------------------------------------------------
@@ -266,7 +266,7 @@ void HomeJob::OnAttachDue(const home::AttachDueInput&, StepContext* step) {
 void HomeJob::AskToMake(StepContext* step) {
   tally_.Begin(plan_.servers);
   JobPlan plan = plan_;
-  plan.making = stage_ == Stage::kMaking;
+  plan.making = phase_ == Phase::kMaking;
   step->Do(home::MakeAt{rules_->self, std::move(plan)});
 }
 
@@ -277,14 +277,14 @@ void HomeJob::OnMade(const home::MadeInput& input, StepContext* step) {
   for (const uint32_t server : plan_.servers) {
     if (!here || server == rules_->self) continue;
     JobPlan plan = plan_;
-    plan.making = stage_ == Stage::kMaking;
+    plan.making = phase_ == Phase::kMaking;
     step->Do(home::MakeAt{server, std::move(plan)});
   }
   if (last) MadeEverywhere(tally_.first_error(), step);
 }
 
 void HomeJob::MadeEverywhere(const absl::Status& status, StepContext* step) {
-  if (stage_ == Stage::kWaking) return AwakeEverywhere(status, step);
+  if (phase_ == Phase::kWaking) return AwakeEverywhere(status, step);
   const bool must_save = status.ok() && IsDurable(plan_) && plan_.servers.size() > 1;
   if (must_save) return step->Do(home::SaveRecord{plan_});
   OnSaved({status}, step);
@@ -297,15 +297,15 @@ void HomeJob::OnSaved(const home::SavedInput& input, StepContext* step) {
     }
     FailWaiting(input.status, step);
     step->Do(home::Forget{plan_.job});
-    stage_ = Stage::kOver;
+    phase_ = Phase::kOver;
     return;
   }
-  stage_ = end_.ok() ? Stage::kRunning : Stage::kEnded;
+  phase_ = end_.ok() ? Phase::kRunning : Phase::kEnded;
   step->Do(home::ExpectSlots{plan_.job});
   step->Do(
       home::Note{absl::StrCat("job created: world ", plan_.epoch.world(), ", ", plan_.owner.size(),
                               " extents on ", plan_.servers.size(), " servers")});
-  if (stage_ == Stage::kEnded) return;
+  if (phase_ == Phase::kEnded) return;
   EndChange(absl::OkStatus(), step);
   seating_.AwaitNewcomers(plan_, step->now, step->effects);
   seating_.AwaitTrainers(plan_, step->effects);
@@ -315,11 +315,11 @@ void HomeJob::AwakeEverywhere(const absl::Status& status, StepContext* step) {
   if (!status.ok()) {
     FailWaiting(status, step);
     step->Do(home::Release{plan_.job});
-    stage_ = Stage::kOver;
+    phase_ = Phase::kOver;
     return;
   }
   if (!end_.ok()) {  // It rests again already.
-    stage_ = Stage::kEnded;
+    phase_ = Phase::kEnded;
     return;
   }
   step->Do(home::WakeRecord{plan_.name()});
@@ -332,10 +332,10 @@ void HomeJob::AwakeEverywhere(const absl::Status& status, StepContext* step) {
 // --- Growth -------------------------------------------------------------------------------------
 
 void HomeJob::OnExtend(const home::ExtendInput& input, StepContext* step) {
-  if (stage_ == Stage::kEnded) return step->Do(home::AnswerExtend{input.ticket, end_});
+  if (phase_ == Phase::kEnded) return step->Do(home::AnswerExtend{input.ticket, end_});
   bool fatal = false;
   const absl::Status status =
-      growth_.Ask(input, plan_, stage_ != Stage::kRunning, &fatal, step->effects);
+      growth_.Ask(input, plan_, phase_ != Phase::kRunning, &fatal, step->effects);
   if (status.ok()) return ChangeIfDue(step);
   step->Do(home::AnswerExtend{input.ticket, status});
   if (!fatal) return;
@@ -366,7 +366,7 @@ void HomeJob::OnEnded(const home::EndedInput& input, StepContext* step) {
   }
   FailWaiting(end_, step);
   if (!made()) return;  // The servers still answer.
-  stage_ = Stage::kEnded;
+  phase_ = Phase::kEnded;
   change_.reset();
   next_.reset();
 }
@@ -378,7 +378,7 @@ void HomeJob::OnPeerLost(const home::PeerLostInput& input, StepContext* step) {
   const std::vector<uint32_t>& servers = plan_.servers.empty() ? rules_->servers : plan_.servers;
   if (!std::binary_search(servers.begin(), servers.end(), input.server)) return;
   FailWaiting(home::ServerLost(input.server, input.why), step);
-  if (!made()) stage_ = Stage::kOver;
+  if (!made()) phase_ = Phase::kOver;
 }
 
 void HomeJob::OnFail(const home::FailInput& input, StepContext* step) {

@@ -38,7 +38,7 @@ namespace ballast::server {
 
 class HomeJob {
  public:
-  enum class Stage : uint8_t {
+  enum class Phase : uint8_t {
     kAttaching,
     kRefused,
     kMaking,
@@ -60,10 +60,10 @@ class HomeJob {
   static HomeJob Woken(const home::Rules* rules, const JobPlan& plan);
 
   // Takes an input at the time `now`, and appends to `effects` what must be done, in order. An
-  // input that the stage does not expect has no effect.
+  // input that the phase does not expect has no effect.
   void Step(std::chrono::nanoseconds now, const home::Input& input, home::Effects* effects);
 
-  Stage stage() const { return stage_; }
+  Phase phase() const { return phase_; }
   // Before the job is made, only its spec counts.
   const JobPlan& plan() const { return plan_; }
   // Whether all servers have made it.
@@ -94,15 +94,15 @@ class HomeJob {
     home::Effects* effects;
   };
   struct Row {
-    std::vector<Stage> stages;
+    std::vector<Phase> phases;
     size_t input;  // index in home::Input
     void (*call)(HomeJob*, const home::Input&, StepContext*);
   };
   template <auto handler>
-  static Row On(std::vector<Stage> stages);
+  static Row On(std::vector<Phase> phases);
   static const std::vector<Row>& Table();
 
-  HomeJob(const home::Rules* rules, Stage stage, JobPlan plan, Seating::World world);
+  HomeJob(const home::Rules* rules, Phase phase, JobPlan plan, Seating::World world);
 
   void OnStart(const home::StartInput& input, StepContext* step);
   void OnFirstAttach(const home::AttachInput& input, StepContext* step);
@@ -145,7 +145,7 @@ class HomeJob {
   void FailWaiting(const absl::Status& status, StepContext* step);
 
   const home::Rules* rules_;
-  Stage stage_;
+  Phase phase_;
   JobPlan plan_;
   std::optional<AttachBarrier> barrier_;  // of a new job
   absl::Status refusal_;                  // kRefused: the answer to each slot

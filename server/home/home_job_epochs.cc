@@ -37,9 +37,9 @@ void HomeJob::OnSeatFree(const home::SeatFreeInput& input, StepContext* step) {
 // The home seals first: should it end now, it knows afterwards that the epoch cannot continue.
 void HomeJob::ChangeIfDue(StepContext* step) {
   // Once the change or the growth under way is over, the next change has its turn.
-  if (stage_ != Stage::kRunning || growth_.busy()) return;
+  if (phase_ != Phase::kRunning || growth_.busy()) return;
   if (!must_change_ && !seating_.WantsChange(plan_.epoch)) return;
-  stage_ = Stage::kSealing;
+  phase_ = Phase::kSealing;
   const uint32_t world = seating_.WorldWanted(plan_.epoch);
   change_.emplace(plan_, world);
   ++changes_;
@@ -84,14 +84,14 @@ void HomeJob::OnEpochDue(const home::EpochDueInput& input, StepContext* step) {
   if (input.trainers) {
     // Trainers of a new epoch have the whole time, too. A world that begins again may wait longer
     // for its newcomers than a trainer may take to open its stream.
-    const bool later = stage_ != Stage::kRunning || input.epoch != plan_.epoch.epoch ||
+    const bool later = phase_ != Phase::kRunning || input.epoch != plan_.epoch.epoch ||
                        seating_.room()->occupied();
     if (later) return seating_.AwaitTrainers(plan_, step->effects);
     const absl::Status status = home::NoTrainerCame(plan_, rules_->trainerless);
     return step->Do(home::FailJob{plan_.job, status, /*unless_opened=*/true});
   }
   if (input.epoch != plan_.epoch.epoch) return;
-  if (stage_ == Stage::kAdopting) {
+  if (phase_ == Phase::kAdopting) {
     if (!next_.has_value() && tally_.complete()) AskPeersToAdopt(step);
   } else {
     ChangeIfDue(step);
@@ -114,7 +114,7 @@ void HomeJob::WriteRecord(StepContext* step) {
     return EndChange(next.status(), step);
   }
   // The home first: once it has the record, the epoch is final.
-  stage_ = Stage::kAdopting;
+  phase_ = Phase::kAdopting;
   change_.reset();
   next_ = *std::move(next);
   step->Do(home::AdoptAt{rules_->self, *next_});
@@ -150,7 +150,7 @@ void HomeJob::OnOpened(const home::OpenedInput& input, StepContext* step) {
 }
 
 void HomeJob::AskPeersToAdopt(StepContext* step) {
-  stage_ = Stage::kAdopting;
+  phase_ = Phase::kAdopting;
   opened_.clear();
   std::vector<uint32_t> peers = plan_.servers;
   std::erase(peers, rules_->self);
@@ -179,7 +179,7 @@ void HomeJob::AdoptedEverywhere(const absl::Status& status, StepContext* step) {
 }
 
 void HomeJob::EndChange(const absl::Status& status, StepContext* step) {
-  stage_ = Stage::kRunning;
+  phase_ = Phase::kRunning;
   change_.reset();
   if (!status.ok()) {
     seating_.room()->FailAll(status, step->effects);

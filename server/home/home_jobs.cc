@@ -64,7 +64,7 @@ void HomeJobs::Seat(const AttachCall& call, const AttachDone& done) {
         return done(status);
       }
       Remove(name);
-    } else if (wake && job->stage() == HomeJob::Stage::kEnded) {
+    } else if (wake && job->phase() == HomeJob::Phase::kEnded) {
       parts_.shares->Drop(job->plan().job);
     }
   }
@@ -200,7 +200,7 @@ void HomeJobs::Feed(const Life& to, const home::Input& input) {
   job.Step(parts_.clock->Now(), input, &effects);
   places_.Change(UnderWay(job) - before);
   rendezvous_.Follow(job);
-  if (job.stage() == HomeJob::Stage::kOver) Remove(to.name);
+  if (job.phase() == HomeJob::Phase::kOver) Remove(to.name);
   for (const home::Effect& effect : effects) {
     std::visit([&](const auto& one) { Do(to, one); }, effect);
   }

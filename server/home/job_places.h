@@ -53,8 +53,8 @@ absl::StatusOr<AttachDone> CountAttach(const std::shared_ptr<Quotas>& quotas,
 
 // 1 for a job under way, 0 for one that has ended or is over.
 inline int UnderWay(const HomeJob& job) {
-  const HomeJob::Stage stage = job.stage();
-  return stage == HomeJob::Stage::kEnded || stage == HomeJob::Stage::kOver ? 0 : 1;
+  const HomeJob::Phase phase = job.phase();
+  return phase == HomeJob::Phase::kEnded || phase == HomeJob::Phase::kOver ? 0 : 1;
 }
 
 }  // namespace ballast::server

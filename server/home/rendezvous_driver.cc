@@ -20,7 +20,7 @@ constexpr size_t kLooksMax = 64;
 rendezvous::Epoch EpochOf(const HomeJob& job) {
   const EpochRecord& record = job.plan().epoch;
   rendezvous::Epoch epoch{.number = record.epoch,
-                          .sealed = job.stage() == HomeJob::Stage::kSealing};
+                          .sealed = job.phase() == HomeJob::Phase::kSealing};
   for (const Member& member : record.members) {
     epoch.ranks[member.slot] = {member.incarnation, member.identity};
   }
@@ -38,7 +38,7 @@ rendezvous::RendezvousFsm* RendezvousDriver::FsmOf(const HomeJob& job) {
 
 const HomeJob* RendezvousDriver::FindRunning(uint64_t job) const {
   const HomeJob* const found = homes_->Find(job);
-  const bool runs = found != nullptr && found->made() && found->stage() != HomeJob::Stage::kEnded;
+  const bool runs = found != nullptr && found->made() && found->phase() != HomeJob::Phase::kEnded;
   return runs ? found : nullptr;
 }
 
@@ -65,7 +65,7 @@ void RendezvousDriver::Follow(const HomeJob& job) {
   const uint64_t id = job.plan().job;
   const auto known = served_.find(id);
   if (known == served_.end()) return;
-  if (job.stage() == HomeJob::Stage::kEnded || job.stage() == HomeJob::Stage::kOver) {
+  if (job.phase() == HomeJob::Phase::kEnded || job.phase() == HomeJob::Phase::kOver) {
     return Forget(id, home::NoJobOfNumber(id));
   }
   rendezvous::Effects effects;

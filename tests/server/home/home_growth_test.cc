@@ -218,7 +218,7 @@ TEST(GrowingHomeTest, AProcessThatAskedBeforeTheGrowthIsRefusedAsALateOneIs) {
     const home::Effects over = AllGrow(&rig, final);
     EXPECT_EQ(All<home::AnswerExtend>(over).size(), 2u);
     EXPECT_FALSE(Has<home::SealAt>(over));
-    EXPECT_EQ(rig.stage(), HomeJob::Stage::kRunning);
+    EXPECT_EQ(rig.phase(), HomeJob::Phase::kRunning);
 
     AttachCall late = HomeCall(1, kSecond);
     EXPECT_EQ(ReasonOf(One<home::RefuseAttach>(rig.Attach(late)).status), Reason::kSpecMismatch);

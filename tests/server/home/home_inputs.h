@@ -99,7 +99,7 @@ class HomeRig {
     for (const uint32_t slot : {0u, 1u}) rig.Attach(HomeCall(slot, kFirst + slot, variable));
     for (const uint32_t server : {0u, 1u}) rig.Feed(home::MadeInput{server, absl::OkStatus()});
     rig.Feed(home::SavedInput{absl::OkStatus()});
-    EXPECT_EQ(rig.stage(), HomeJob::Stage::kRunning);
+    EXPECT_EQ(rig.phase(), HomeJob::Phase::kRunning);
     return rig;
   }
 
@@ -138,7 +138,7 @@ class HomeRig {
   }
   void Pass(nanoseconds time) { now_ += time; }
 
-  HomeJob::Stage stage() const { return job_.stage(); }
+  HomeJob::Phase phase() const { return job_.phase(); }
   const HomeJob& job() const { return job_; }
   home::Ticket ticket() const { return ticket_; }
   std::vector<uint32_t> Slots() const {

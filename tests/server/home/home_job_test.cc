@@ -1,4 +1,4 @@
-// HomeJob: each transition of a job at its home, and that inputs which a stage does not expect
+// HomeJob: each transition of a job at its home, and that inputs which a phase does not expect
 // change nothing.
 #include "server/home/home_job.h"
 
@@ -14,7 +14,7 @@ using namespace testing;  // NOLINT: the rig next to this file.
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using Stage = HomeJob::Stage;
+using Phase = HomeJob::Phase;
 
 const home::Rules kRules = TestRules();
 
@@ -33,7 +33,7 @@ TEST(HomeJobTest, TheHomeMakesAJobFirstThenItsPeersThenItsRecord) {
   const home::MakeAt here = One<home::MakeAt>(rig.Attach(HomeCall(1, kFirst + 1)));
   EXPECT_EQ(here.server, 0u);
   EXPECT_TRUE(here.plan.making);
-  EXPECT_EQ(rig.stage(), Stage::kMaking);
+  EXPECT_EQ(rig.phase(), Phase::kMaking);
   const home::MakeAt there = One<home::MakeAt>(rig.Feed(home::MadeInput{0, absl::OkStatus()}));
   EXPECT_EQ(there.server, 1u);
   EXPECT_TRUE(there.plan.making);
@@ -42,7 +42,7 @@ TEST(HomeJobTest, TheHomeMakesAJobFirstThenItsPeersThenItsRecord) {
   EXPECT_TRUE(Has<home::ExpectSlots>(made));
   ASSERT_EQ(All<home::GiveSeat>(made).size(), 2u);
   EXPECT_EQ(All<home::GiveSeat>(made)[1].slot, 1u);
-  EXPECT_EQ(rig.stage(), Stage::kRunning);
+  EXPECT_EQ(rig.phase(), Phase::kRunning);
   EXPECT_EQ(rig.job().attaching(), std::nullopt);
 }
 
@@ -51,7 +51,7 @@ TEST(HomeJobTest, AnAttachThatIsRefusedTakesNoSeat) {
   rig.Attach(HomeCall(0, kFirst));
   const home::Effects refused = rig.Attach(HomeCall(0, kSecond));
   EXPECT_EQ(ReasonOf(One<home::RefuseAttach>(refused).status), Reason::kSlotTaken);
-  EXPECT_EQ(rig.stage(), Stage::kAttaching);
+  EXPECT_EQ(rig.phase(), Phase::kAttaching);
   EXPECT_THAT(rig.job().attaching()->missing, ElementsAre(1));
 }
 
@@ -60,7 +60,7 @@ TEST(HomeJobTest, AJobWhoseFirstAttachIsRefusedIsOver) {
   AttachCall call = HomeCall(0, kFirst);
   call.tensor_crc32c = {1};
   EXPECT_EQ(ReasonOf(One<home::RefuseAttach>(rig.Attach(call)).status), Reason::kBadSpec);
-  EXPECT_EQ(rig.stage(), Stage::kOver);
+  EXPECT_EQ(rig.phase(), Phase::kOver);
 }
 
 TEST(HomeJobTest, ALaterCallOfAProcessTakesThePlaceOfItsEarlierOne) {
@@ -81,13 +81,13 @@ TEST(HomeJobTest, SlotsThatDisagreeAreEachToldOnce) {
   other.tensor_crc32c = {1, 9};
   const home::Effects refused = rig.Attach(other);
   EXPECT_EQ(All<home::RefuseAttach>(refused).size(), 2u);
-  EXPECT_EQ(rig.stage(), Stage::kRefused);
+  EXPECT_EQ(rig.phase(), Phase::kRefused);
   EXPECT_TRUE(rig.job().StartsAnew(first)) << "slot 0 has heard it";
   AttachCall late = first;
   late.slot = 2;
   EXPECT_FALSE(rig.job().StartsAnew(late));
   EXPECT_EQ(ReasonOf(One<home::RefuseAttach>(rig.Attach(late)).status), Reason::kInitMismatch);
-  EXPECT_EQ(rig.stage(), Stage::kOver) << "every slot knows";
+  EXPECT_EQ(rig.phase(), Phase::kOver) << "every slot knows";
 }
 
 TEST(HomeJobTest, AWorldThatDoesNotComeTogetherInTimeIsOver) {
@@ -95,7 +95,7 @@ TEST(HomeJobTest, AWorldThatDoesNotComeTogetherInTimeIsOver) {
   rig.Attach(HomeCall(0, kFirst));
   const home::Effects due = rig.Feed(home::AttachDueInput{});
   EXPECT_EQ(ReasonOf(One<home::RefuseAttach>(due).status), Reason::kAttachTimeout);
-  EXPECT_EQ(rig.stage(), Stage::kOver);
+  EXPECT_EQ(rig.phase(), Phase::kOver);
 }
 
 TEST(HomeJobTest, AHungUpCallFreesItsSeat) {
@@ -107,7 +107,7 @@ TEST(HomeJobTest, AHungUpCallFreesItsSeat) {
   }
   EXPECT_THAT(rig.Feed(home::HangUpInput{0, 99}), IsEmpty()) << "another call";
   EXPECT_EQ(One<home::DropCall>(rig.Feed(home::HangUpInput{0, 7})).ticket, 1u);
-  EXPECT_EQ(rig.stage(), Stage::kOver) << "nobody is left";
+  EXPECT_EQ(rig.phase(), Phase::kOver) << "nobody is left";
 }
 
 // --- Making -------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ TEST(HomeJobTest, AFailureAtTheHomeAsksNoPeer) {
   EXPECT_FALSE(Has<home::MakeAt>(failed));
   EXPECT_EQ(All<home::RefuseAttach>(failed).size(), 2u);
   EXPECT_TRUE(Has<home::Forget>(failed));
-  EXPECT_EQ(rig.stage(), Stage::kOver);
+  EXPECT_EQ(rig.phase(), Phase::kOver);
 }
 
 TEST(HomeJobTest, AFailureAtOneServerDropsTheJobEverywhere) {
@@ -130,7 +130,7 @@ TEST(HomeJobTest, AFailureAtOneServerDropsTheJobEverywhere) {
   EXPECT_THAT(Servers<home::DropAt>(failed), ElementsAre(1));
   EXPECT_TRUE(Has<home::Forget>(failed));
   EXPECT_EQ(All<home::RefuseAttach>(failed).size(), 2u);
-  EXPECT_EQ(rig.stage(), Stage::kOver);
+  EXPECT_EQ(rig.phase(), Phase::kOver);
 }
 
 TEST(HomeJobTest, AJobWithoutARecordIsDropped) {
@@ -138,7 +138,7 @@ TEST(HomeJobTest, AJobWithoutARecordIsDropped) {
   for (const uint32_t slot : {0u, 1u}) rig.Attach(HomeCall(slot, kFirst + slot));
   for (const uint32_t server : {0u, 1u}) rig.Feed(home::MadeInput{server, absl::OkStatus()});
   EXPECT_TRUE(Has<home::Forget>(rig.Feed(home::SavedInput{absl::InternalError("disk")})));
-  EXPECT_EQ(rig.stage(), Stage::kOver);
+  EXPECT_EQ(rig.phase(), Phase::kOver);
 }
 
 TEST(HomeJobTest, ALostPeerEndsOnlyTheUnfinishedPartsOfADurableJob) {
@@ -146,10 +146,10 @@ TEST(HomeJobTest, ALostPeerEndsOnlyTheUnfinishedPartsOfADurableJob) {
   for (const uint32_t slot : {0u, 1u}) making.Attach(HomeCall(slot, kFirst + slot));
   const home::Effects lost = making.Feed(home::PeerLostInput{1, "killed"});
   EXPECT_EQ(ReasonOf(All<home::RefuseAttach>(lost).front().status), Reason::kServerLost);
-  EXPECT_EQ(making.stage(), Stage::kOver);
+  EXPECT_EQ(making.phase(), Phase::kOver);
   HomeRig running = HomeRig::Running(&kRules);
   EXPECT_THAT(running.Feed(home::PeerLostInput{1, "killed"}), IsEmpty());
-  EXPECT_EQ(running.stage(), Stage::kRunning);
+  EXPECT_EQ(running.phase(), Phase::kRunning);
 }
 
 TEST(HomeJobTest, AJobThatTheHomesEndLeftHalfMadeIsMadeAndItsNewcomersFollow) {
@@ -162,7 +162,7 @@ TEST(HomeJobTest, AJobThatTheHomesEndLeftHalfMadeIsMadeAndItsNewcomersFollow) {
   const home::Effects made = rig.Feed(home::SavedInput{absl::OkStatus()});
   EXPECT_EQ(One<home::GiveSeat>(made).slot, 0u);
   EXPECT_THAT(Servers<home::SealAt>(made), ElementsAre(0)) << "slot 1 has a new process";
-  EXPECT_EQ(rig.stage(), Stage::kSealing);
+  EXPECT_EQ(rig.phase(), Phase::kSealing);
 }
 
 // --- Seats --------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ TEST(HomeJobTest, ASeatThatIsHeldIsLookedAtAgainUntilTheNewcomerGivesUp) {
   const home::RefuseAttach refused = One<home::RefuseAttach>(rig.Seen(1, /*open=*/true));
   EXPECT_EQ(ReasonOf(refused.status), Reason::kSlotTaken);
   EXPECT_THAT(rig.FeedDue(again.due), IsEmpty());
-  EXPECT_EQ(rig.stage(), Stage::kRunning);
+  EXPECT_EQ(rig.phase(), Phase::kRunning);
 }
 
 TEST(HomeJobTest, AProcessThatCallsAgainDoesNotWaitLonger) {
@@ -208,17 +208,17 @@ TEST(HomeJobTest, AnEpochIsSealedAndAdoptedAtTheHomeFirst) {
   HomeRig rig = HomeRig::Running(&kRules);
   rig.Attach(HomeCall(1, kSecond));
   EXPECT_THAT(Servers<home::SealAt>(rig.Seen(1, /*open=*/false)), ElementsAre(0));
-  EXPECT_EQ(rig.stage(), Stage::kSealing);
+  EXPECT_EQ(rig.phase(), Phase::kSealing);
   EXPECT_THAT(Servers<home::SealAt>(rig.Sealed(0)), ElementsAre(1));
   EXPECT_THAT(Servers<home::AdoptAt>(rig.Sealed(1)), ElementsAre(0));
-  EXPECT_EQ(rig.stage(), Stage::kAdopting);
+  EXPECT_EQ(rig.phase(), Phase::kAdopting);
   EXPECT_EQ(rig.job().plan().epoch.epoch, 1u) << "not before the home has the record";
   EXPECT_THAT(Servers<home::AdoptAt>(rig.Adopted(2, 0)), ElementsAre(1));
   EXPECT_EQ(rig.job().plan().epoch.epoch, 2u);
   const home::GiveSeat seat = One<home::GiveSeat>(rig.Adopted(2, 1));
   EXPECT_TRUE(seat.plan.epoch.Holds(1, kSecond));
   EXPECT_EQ(seat.ticket, rig.ticket());
-  EXPECT_EQ(rig.stage(), Stage::kRunning);
+  EXPECT_EQ(rig.phase(), Phase::kRunning);
 }
 
 TEST(HomeJobTest, AMemberThatCallsDuringAChangeLearnsOfTheNewEpoch) {
@@ -256,7 +256,7 @@ TEST(HomeJobTest, ASealThatAPeerRefusesIsTriedAgainEvenIfNobodyAsksForItAnyMore)
   EXPECT_TRUE(absl::IsUnavailable(One<home::RefuseAttach>(failed).status));
   const home::Arm again = One<home::Arm>(failed);
   EXPECT_EQ(again.after, milliseconds(500));
-  EXPECT_EQ(rig.stage(), Stage::kRunning);
+  EXPECT_EQ(rig.phase(), Phase::kRunning);
   EXPECT_THAT(Servers<home::SealAt>(rig.FeedDue(again.due)), ElementsAre(0));
   rig.Change(2);
   EXPECT_EQ(rig.job().plan().epoch.epoch, 2u);
@@ -292,7 +292,7 @@ TEST(HomeJobTest, AnAnswerOfAnotherChangeIsNoAnswer) {
   for (const uint32_t server : {0u, 1u}) rig.Sealed(server);
   EXPECT_THAT(rig.Adopted(1, 0), IsEmpty());
   EXPECT_THAT(rig.Adopted(2, 1), IsEmpty()) << "the home is not there yet";
-  EXPECT_EQ(rig.stage(), Stage::kAdopting);
+  EXPECT_EQ(rig.phase(), Phase::kAdopting);
 }
 
 TEST(HomeJobTest, APeerThatDoesNotRunTheJobOpensItAndAdoptsThen) {
@@ -303,7 +303,7 @@ TEST(HomeJobTest, APeerThatDoesNotRunTheJobOpensItAndAdoptsThen) {
   EXPECT_THAT(Servers<home::AdoptAt>(rig.Feed(home::OpenedInput{1, 1, absl::OkStatus()})),
               ElementsAre(1));
   rig.Adopted(1, 1);
-  EXPECT_EQ(rig.stage(), Stage::kRunning);
+  EXPECT_EQ(rig.phase(), Phase::kRunning);
   EXPECT_FALSE(rig.job().unconfirmed());
 }
 
@@ -314,7 +314,7 @@ TEST(HomeJobTest, APeerThatIsAwayAdoptsLater) {
   EXPECT_TRUE(One<home::Note>(away).warning);
   EXPECT_TRUE(rig.job().unconfirmed());
   EXPECT_THAT(Servers<home::AdoptAt>(rig.FeedDue(One<home::Arm>(away).due)), ElementsAre(1));
-  EXPECT_EQ(rig.stage(), Stage::kAdopting);
+  EXPECT_EQ(rig.phase(), Phase::kAdopting);
   rig.Attach(HomeCall(0, kFirst));
   const home::Effects lost = rig.Adopted(1, 1, absl::DataLossError("no files"));
   EXPECT_TRUE(absl::IsDataLoss(One<home::RefuseAttach>(lost).status))
@@ -348,7 +348,7 @@ TEST(HomeJobTest, AJobThatEndsAsksThoseWhoWaitToCallAgain) {
   rig.Attach(HomeCall(1, kSecond));
   const home::Effects ended = rig.Feed(home::EndedInput{kFinished, true});
   EXPECT_EQ(ReasonOf(One<home::RefuseAttach>(ended).status), Reason::kRecovering);
-  EXPECT_EQ(rig.stage(), Stage::kEnded);
+  EXPECT_EQ(rig.phase(), Phase::kEnded);
   EXPECT_TRUE(Has<home::GiveSeat>(rig.Attach(HomeCall(0, kFirst)))) << "its engine says the rest";
   EXPECT_EQ(
       One<home::AnswerExtend>(rig.Feed(home::ExtendInput{9, GrowthCall(0, kFirst)})).plan.status(),
@@ -362,7 +362,7 @@ TEST(HomeJobTest, AJobThatEndsDuringAChangeEndsTheChange) {
   rig.Feed(home::EndedInput{kFinished, true});
   EXPECT_THAT(rig.Sealed(0), IsEmpty());
   EXPECT_THAT(rig.Feed(home::EpochDueInput{1}), IsEmpty());
-  EXPECT_EQ(rig.stage(), Stage::kEnded);
+  EXPECT_EQ(rig.phase(), Phase::kEnded);
 }
 
 TEST(HomeJobTest, AJobIsWokenAtTheHomeFirstAndItsNewcomerFollows) {
@@ -386,7 +386,7 @@ TEST(HomeJobTest, AJobThatAServerCannotOpenStaysAtRest) {
   EXPECT_TRUE(Has<home::Release>(failed));
   EXPECT_FALSE(Has<home::Forget>(failed) || Has<home::DropAt>(failed) ||
                Has<home::WakeRecord>(failed));
-  EXPECT_EQ(rig.stage(), Stage::kOver);
+  EXPECT_EQ(rig.phase(), Phase::kOver);
 }
 
 TEST(HomeJobTest, AJobThatEndsWhileItIsWokenStaysAtRest) {
@@ -396,7 +396,7 @@ TEST(HomeJobTest, AJobThatEndsWhileItIsWokenStaysAtRest) {
   rig.Feed(home::MadeInput{0, absl::OkStatus()});
   rig.Feed(home::EndedInput{absl::InternalError("disk"), true});
   EXPECT_FALSE(Has<home::WakeRecord>(rig.Feed(home::MadeInput{1, absl::OkStatus()})));
-  EXPECT_EQ(rig.stage(), Stage::kEnded);
+  EXPECT_EQ(rig.phase(), Phase::kEnded);
 }
 
 TEST(HomeJobTest, AShutdownAnswersEveryCall) {
@@ -430,10 +430,10 @@ TEST(HomeJobTest, AnInputThatAStageDoesNotExpectHasNoEffect) {
   HomeRig ended = HomeRig::Running(&kRules);
   ended.Feed(home::EndedInput{kFinished, true});
   for (HomeRig* const rig : {&running, &ended}) {
-    const Stage stage = rig->stage();
+    const Phase phase = rig->phase();
     for (const home::Input& input : InputsOfChanges()) {
       EXPECT_THAT(rig->Feed(input), IsEmpty()) << "input " << input.index();
-      EXPECT_EQ(rig->stage(), stage) << "input " << input.index();
+      EXPECT_EQ(rig->phase(), phase) << "input " << input.index();
     }
   }
   HomeRig attaching = New();
@@ -441,7 +441,7 @@ TEST(HomeJobTest, AnInputThatAStageDoesNotExpectHasNoEffect) {
   EXPECT_THAT(attaching.Feed(home::SealedInput{1, 0, SealAnswer{}}), IsEmpty());
   EXPECT_THAT(attaching.Feed(home::MadeInput{0, absl::OkStatus()}), IsEmpty());
   EXPECT_THAT(attaching.Feed(home::SeatFreeInput{0, kFirst, true}), IsEmpty());
-  EXPECT_EQ(attaching.stage(), Stage::kAttaching);
+  EXPECT_EQ(attaching.phase(), Phase::kAttaching);
 }
 
 // --- Worlds that change -------------------------------------------------------------------------
@@ -525,7 +525,7 @@ TEST(VariableHomeTest, ATrainerThatIsThereIsJoinedAtOnce) {
 TEST(VariableHomeTest, WhenAllHaveLeftNoNewcomerIsLetInBeforeTheJobRests) {
   HomeRig rig = HomeRig::Running(&kRules, true);
   rig.Left(0, kFirst);
-  EXPECT_EQ(rig.stage(), Stage::kSealing);
+  EXPECT_EQ(rig.phase(), Phase::kSealing);
   rig.Left(1, kFirst + 1);
   rig.Attach(HomeCall(1, kSecond, true));
   rig.Seen(1, /*open=*/false, /*anybody=*/false);

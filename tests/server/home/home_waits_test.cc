@@ -189,7 +189,7 @@ TEST(HomeWaitsTest, AJobWhoseTrainersOpenNoStreamInTimeRests) {
   EXPECT_EQ(end.job, rig.job().plan().job);
   EXPECT_EQ(ReasonOf(end.status), Reason::kJobFinished);
   EXPECT_THAT(std::string(end.status.message()), HasSubstr("within 700 s of taking its seat"));
-  EXPECT_EQ(rig.stage(), HomeJob::Stage::kRunning) << "only its engine knows of streams";
+  EXPECT_EQ(rig.phase(), HomeJob::Phase::kRunning) << "only its engine knows of streams";
 }
 
 // Those for trainers.
@@ -219,7 +219,7 @@ TEST(HomeWaitsTest, TheTimeForAStreamBeginsWhenADurableJobIsMadeOrWoken) {
     home::Effects last;
     for (const uint32_t server : {0u, 1u}) last = made.Feed(home::MadeInput{server, {}});
     if (Has<home::SaveRecord>(last)) last = made.Feed(home::SavedInput{absl::OkStatus()});
-    ASSERT_EQ(made.stage(), HomeJob::Stage::kRunning);
+    ASSERT_EQ(made.phase(), HomeJob::Phase::kRunning);
     ASSERT_EQ(WaitsForTrainers(last).size(), durability == Durability::kNone ? 0u : 1u);
   }
   HomeRig woken(HomeJob::Woken(&kWaitRules, HomeRig::Running(&kWaitRules).job().plan()));
@@ -236,7 +236,7 @@ TEST(HomeWaitsTest, ATrainerThatTakesASeatMeanwhileHasTheWholeTime) {
   HomeRig rig = HomeRig::Running(&kWaitRules);
   rig.Attach(HomeCall(1, kSecond));
   rig.Seen(1, /*open=*/false);
-  ASSERT_EQ(rig.stage(), HomeJob::Stage::kSealing);
+  ASSERT_EQ(rig.phase(), HomeJob::Phase::kSealing);
   for (const bool changed : {false, true}) {
     if (changed) rig.Change(2);
     const home::Effects effects = rig.FeedDue(home::EpochDueInput{1, true});

@@ -69,7 +69,7 @@ TEST(VariableHomeTest, ATrainerForWhichNoServerWasAskedWaitsForTheNextChange) {
   EXPECT_THAT(AskForSlot(&rig, 2), IsEmpty()) << "servers are asked for three";
   EXPECT_EQ(One<home::GiveSeat>(rig.Change(2)).slot, 2u);
   EXPECT_THAT(rig.Slots(), ElementsAre(0, 1, 2));
-  EXPECT_EQ(rig.stage(), HomeJob::Stage::kSealing);
+  EXPECT_EQ(rig.phase(), HomeJob::Phase::kSealing);
   EXPECT_EQ(One<home::GiveSeat>(rig.Change(3)).slot, 3u);
 }
 
@@ -97,7 +97,7 @@ TEST(VariableHomeTest, AChangeThatCannotEndGivesBackTheRoomOfItsNewcomers) {
   EXPECT_THAT(Servers<home::SealAt>(lost), ElementsAre(0, 1));
   for (const home::SealAt& asked : All<home::SealAt>(lost)) EXPECT_EQ(asked.call.world, 2u);
   for (const uint32_t server : {0u, 1u}) EXPECT_THAT(rig.Sealed(server), IsEmpty());
-  EXPECT_EQ(rig.stage(), HomeJob::Stage::kRunning);
+  EXPECT_EQ(rig.phase(), HomeJob::Phase::kRunning);
 }
 
 // A newcomer waits for the others before any is seen, then a member arrives, and then all leave
