@@ -117,12 +117,12 @@ RoundFsm::RoundFsm(JobPlan plan, Layout layout, uint32_t self, uint32_t chunk_by
   sealed_ = plan.sealed_epoch == plan.epoch.epoch;
   policy_ = StartPolicy(plan.spec);
   slots_ = SlotsOf(plan.epoch);
-  for (Slot& slot : slots_) slot.rested = plan.resting && slot.member;
+  for (SlotState& slot : slots_) slot.rested = plan.resting && slot.member;
   SetPlan(std::move(plan), std::move(layout), 0);
 }
 
-std::vector<RoundFsm::Slot> RoundFsm::SlotsOf(const EpochRecord& epoch) {
-  std::vector<Slot> slots(epoch.seats());
+std::vector<RoundFsm::SlotState> RoundFsm::SlotsOf(const EpochRecord& epoch) {
+  std::vector<SlotState> slots(epoch.seats());
   for (const Member& member : epoch.members) slots[member.slot].member = true;
   return slots;
 }
@@ -139,7 +139,7 @@ void RoundFsm::SetPlan(JobPlan plan, Layout layout, uint32_t first_new_extent) {
     owned_.push_back(extent);
   }
   contributors_.Take(plan_.epoch.contributors, layout_);
-  for (Slot& slot : slots_) slot.growing = false;
+  for (SlotState& slot : slots_) slot.growing = false;
   init_.Reset(static_cast<uint32_t>(layout_.extents().size()), 1);
   for (uint32_t extent = first_new_extent; extent < layout_.extents().size(); ++extent) {
     if (position_[extent] == kNotOwned) continue;
@@ -170,7 +170,7 @@ void RoundFsm::ResetRound() {
   votes_.clear();
   outcome_ = Outcome();
   prepared_.reset();
-  for (Slot& slot : slots_) {
+  for (SlotState& slot : slots_) {
     slot.begun = false;
     slot.owed = 0;
     slot.begin = RoundBegin();
@@ -191,7 +191,7 @@ void RoundFsm::Step(const Input& input, Effects* effects) {
 void RoundFsm::OnBegin(const Input& input, Effects* effects) {
   auto [slot_id, begin] = std::get<BeginInput>(input);
   CutPadding(layout_.tensors().size(), &begin.presence);
-  Slot& slot = slots_[slot_id];
+  SlotState& slot = slots_[slot_id];
   if (durable() && SameBegin(slot_id, begin)) {  // Its stream broke, so it repeats its begin.
     effects->push_back(AckSlot{slot_id, slot.owed == 0});
     return;
@@ -228,7 +228,7 @@ void RoundFsm::OnBegin(const Input& input, Effects* effects) {
 // Opens the registers of the extents that the slot owes: all it contributes to, except those
 // reduced before a restart. In an upload the lead trainer alone contributes.
 void RoundFsm::OpenRegisters(uint32_t slot_id, Effects* effects) {
-  Slot& slot = slots_[slot_id];
+  SlotState& slot = slots_[slot_id];
   if (IsUpload(slot.begin.upload) && !contributors_.uploads()) {
     contributors_.BeginUpload(plan_.epoch.lead_trainer());
     for (uint32_t i = 0; i < owned_.size(); ++i) pending_[i] = reduced_[i] ? pending_[i] : 1;
@@ -254,7 +254,7 @@ void RoundFsm::OnLateBegin(const Input& input, Effects* effects) {
 }
 
 bool RoundFsm::SameBegin(uint32_t slot_id, const RoundBegin& begin) const {
-  const Slot& slot = slots_[slot_id];
+  const SlotState& slot = slots_[slot_id];
   return slot.begun && slot.begin.round == begin.round &&
          slot.begin.layout_version == begin.layout_version &&
          slot.begin.presence == begin.presence && slot.begin.upload == begin.upload &&
@@ -283,7 +283,7 @@ absl::Status RoundFsm::CheckBegin(uint32_t slot_id, const RoundBegin& begin) con
                  slot);
   }
   uint64_t others = 0;
-  for (const Slot& other : slots_) others += other.begin.user_state.size();
+  for (const SlotState& other : slots_) others += other.begin.user_state.size();
   const uint64_t bytes_max = UserStatesBytesMax(plan_.spec);
   if (std::string why = UserStateRefusal({slot_id, begin}, others, bytes_max); !why.empty()) {
     return Error(absl::StatusCode::kInvalidArgument, Reason::kBadArgument, why, slot);
@@ -495,7 +495,7 @@ void RoundFsm::MarkReduced(const ReducedInput& reduced, Effects* effects) {
 
 void RoundFsm::MaybePrepare(Effects* effects) {
   const bool all_begun = std::all_of(slots_.begin(), slots_.end(),
-                                     [](const Slot& slot) { return slot.begun || !slot.member; });
+                                     [](const SlotState& s) { return s.begun || !s.member; });
   if (phase_ != Phase::kCollect || reduced_count_ != owned_.size() || !all_begun || sealed_) {
     return;
   }
@@ -631,7 +631,7 @@ void RoundFsm::OnSlotLost(const Input& input, Effects* effects) {
 }
 
 void RoundFsm::OnSlotBack(const Input& input, Effects*) {
-  Slot& slot = slots_[std::get<SlotBackInput>(input).slot];
+  SlotState& slot = slots_[std::get<SlotBackInput>(input).slot];
   slot.lost = false;
   slot.rested = false;
   slot.why_lost.clear();
@@ -652,10 +652,10 @@ void RoundFsm::OnSlotGrows(const Input& input, Effects* effects) {
 // Fails the job when a slot waits to add groups before a round that another slot has begun without
 // them: the two would wait for each other forever.
 void RoundFsm::CheckGrowing(Effects* effects) {
-  const auto growing =
-      std::find_if(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.growing; });
+  const auto growing = std::find_if(slots_.begin(), slots_.end(),
+                                    [](const SlotState& slot) { return slot.growing; });
   const auto begun =
-      std::find_if(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.begun; });
+      std::find_if(slots_.begin(), slots_.end(), [](const SlotState& slot) { return slot.begun; });
   if (growing == slots_.end() || begun == slots_.end()) return;
   const auto slot = static_cast<int>(growing - slots_.begin());
   Fail(Error(absl::StatusCode::kFailedPrecondition, Reason::kLayoutMismatch,
@@ -669,10 +669,11 @@ void RoundFsm::CheckGrowing(Effects* effects) {
 // At least one member has left since the job came back from rest. The others have left too, or were
 // members when the job came to rest and did not return: the job does not wait for those.
 bool RoundFsm::AllHaveLeft() const {
-  const bool gone = std::all_of(slots_.begin(), slots_.end(), [](const Slot& slot) {
+  const bool gone = std::all_of(slots_.begin(), slots_.end(), [](const SlotState& slot) {
     return slot.left || slot.rested || !slot.member;
   });
-  return gone && std::any_of(slots_.begin(), slots_.end(), [](const Slot& s) { return s.left; });
+  return gone &&
+         std::any_of(slots_.begin(), slots_.end(), [](const SlotState& s) { return s.left; });
 }
 
 // Ends the job when all trainers have left. Fails it when a missing trainer owes something. A slot
@@ -685,9 +686,9 @@ void RoundFsm::CheckSeats(Effects* effects) {
     return;
   }
   for (uint32_t s = 0; s < slots_.size(); ++s) {
-    const Slot& slot = slots_[s];
+    const SlotState& slot = slots_[s];
     if (slot.begun && slot.owed == 0) continue;
-    const bool others_began = std::any_of(slots_.begin(), slots_.end(), [](const Slot& other) {
+    const bool others_began = std::any_of(slots_.begin(), slots_.end(), [](const SlotState& other) {
       return other.begun || other.growing;
     });
     // In a variable world the next epoch continues without it, unless it may owe initial weights,
@@ -717,7 +718,7 @@ void RoundFsm::CheckSeats(Effects* effects) {
 
 bool RoundFsm::TooFewStay() const {
   const auto stay = std::count_if(slots_.begin(), slots_.end(),
-                                  [](const Slot& slot) { return slot.member && !slot.left; });
+                                  [](const SlotState& slot) { return slot.member && !slot.left; });
   return static_cast<uint64_t>(stay) < plan_.epoch.min_world;
 }
 

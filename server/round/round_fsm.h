@@ -259,7 +259,7 @@ class RoundFsm {
   void FillStatus(JobStatus* status) const;
 
  private:
-  struct Slot {
+  struct SlotState {
     bool member = false;  // else the seat is empty, and no round waits for it
     bool begun = false;
     bool lost = false;
@@ -293,7 +293,7 @@ class RoundFsm {
   void OnFail(const Input& input, Effects* effects);
   void OnMeasured(const Input& input, Effects* effects);
 
-  static std::vector<Slot> SlotsOf(const EpochRecord& epoch);
+  static std::vector<SlotState> SlotsOf(const EpochRecord& epoch);
   void SetPlan(JobPlan plan, Layout layout, uint32_t first_new_extent);
   void OpenInit(uint32_t extent);
   void DropInit(bool all);
@@ -346,7 +346,7 @@ class RoundFsm {
   std::vector<uint64_t> tensor_step_;
   std::vector<uint32_t> owned_;     // extents, push order
   std::vector<uint32_t> position_;  // extent -> index in owned_, or UINT32_MAX
-  std::vector<Slot> slots_;
+  std::vector<SlotState> slots_;
   Registers registers_;  // gradients of the open round
   ContributorTable contributors_;
   Registers init_;                 // initial weights, one pseudo-slot

@@ -141,7 +141,7 @@ uint32_t RoundFsm::ContributorDigest() const {
     for (const uint64_t step : lead.steps->tensor) crc = CrcOfValue(step, crc);
   }
   std::vector<uint8_t> bits;
-  for (const Slot& slot : slots_) {
+  for (const SlotState& slot : slots_) {
     if (!slot.member) continue;
     bits.clear();
     // An empty list and a list of ones mean the same and must have the same digest.
@@ -190,7 +190,7 @@ absl::Status RoundFsm::CheckUpload(uint32_t slot_id, const RoundBegin& begin) co
 
 absl::Status RoundFsm::CheckGrowth(const JobPlan& plan) const {
   const bool any_begun =
-      std::any_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.begun; });
+      std::any_of(slots_.begin(), slots_.end(), [](const SlotState& slot) { return slot.begun; });
   const bool other_round = plan.grown_round != 0 && plan.grown_round != round_;
   if (phase_ == Phase::kIdle && !any_begun && init_missing_ == 0 && !other_round &&
       plan.layout_version == plan_.layout_version + 1) {
@@ -235,7 +235,7 @@ absl::Status RoundFsm::Adopt(const JobPlan& plan, uint32_t window_extents, Effec
         absl::StrCat("epoch ", plan.epoch.epoch, " starts with round ", start, ", but server ",
                      self_, " is at round ", round_, " (", PhaseName(phase_), ")"));
   }
-  std::vector<Slot> slots = SlotsOf(plan.epoch);
+  std::vector<SlotState> slots = SlotsOf(plan.epoch);
   for (const Member& member : plan_.epoch.members) {
     // Its Leave arrived in the old epoch, and is not repeated.
     if (plan.epoch.Holds(member.slot, member.incarnation)) {
