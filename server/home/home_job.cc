@@ -27,8 +27,8 @@ constexpr size_t IndexIn(const std::variant<All...>*) {
   return index;
 }
 
-template <typename T, typename StepContext>
-T InputOf(void (HomeJob::*)(const T&, StepContext*));
+template <typename T, typename Context>
+T InputOf(void (HomeJob::*)(const T&, Context*));
 
 JobPlan PlanOfSpec(const JobSpec& spec, const std::string& tenant) {
   JobPlan plan;
@@ -61,8 +61,8 @@ JobPlan NewPlan(const home::Rules& rules, const AttachBarrier& barrier, const st
   return plan;
 }
 
-Seating::World WorldOf(const JobPlan& plan, Seating::World variable) {
-  return plan.spec.variable_world ? variable : Seating::World::kInhabited;
+Seating::Occupancy OccupancyOf(const JobPlan& plan, Seating::Occupancy variable) {
+  return plan.spec.variable_world ? variable : Seating::Occupancy::kInhabited;
 }
 
 }  // namespace
@@ -127,28 +127,28 @@ void HomeJob::Step(std::chrono::nanoseconds now, const home::Input& input, home:
 
 // --- Where a job begins -------------------------------------------------------------------------
 
-HomeJob::HomeJob(const home::Rules* rules, Phase phase, JobPlan plan, Seating::World world)
+HomeJob::HomeJob(const home::Rules* rules, Phase phase, JobPlan plan, Seating::Occupancy occupancy)
     : rules_(rules),
       phase_(phase),
       plan_(std::move(plan)),
-      seating_(rules, WorldOf(plan_, world)),
+      seating_(rules, OccupancyOf(plan_, occupancy)),
       growth_(rules) {}
 
 HomeJob HomeJob::New(const home::Rules* rules, const AttachCall& first) {
   HomeJob job(rules, Phase::kAttaching, PlanOfSpec(first.spec, first.caller.tenant()),
-              Seating::World::kInhabited);
+              Seating::Occupancy::kInhabited);
   job.barrier_.emplace(first);
   return job;
 }
 
 HomeJob HomeJob::Recovered(const home::Rules* rules, const JobPlan& plan, bool making) {
-  HomeJob job(rules, making ? Phase::kMaking : Phase::kRunning, plan, Seating::World::kUnseen);
+  HomeJob job(rules, making ? Phase::kMaking : Phase::kRunning, plan, Seating::Occupancy::kUnseen);
   job.unconfirmed_ = !making;
   return job;
 }
 
 HomeJob HomeJob::Woken(const home::Rules* rules, const JobPlan& plan) {
-  return HomeJob(rules, Phase::kWaking, plan, Seating::World::kEmpty);
+  return HomeJob(rules, Phase::kWaking, plan, Seating::Occupancy::kEmpty);
 }
 
 void HomeJob::OnStart(const home::StartInput&, StepContext* step) {

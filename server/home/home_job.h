@@ -102,7 +102,7 @@ class HomeJob {
   static Row On(std::vector<Phase> phases);
   static const std::vector<Row>& Table();
 
-  HomeJob(const home::Rules* rules, Phase phase, JobPlan plan, Seating::World world);
+  HomeJob(const home::Rules* rules, Phase phase, JobPlan plan, Seating::Occupancy occupancy);
 
   void OnStart(const home::StartInput& input, StepContext* step);
   void OnFirstAttach(const home::AttachInput& input, StepContext* step);

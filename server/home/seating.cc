@@ -55,7 +55,7 @@ void Seating::OnMember(uint32_t slot, uint64_t incarnation) {
 }
 
 void Seating::SomebodyIsThere() {
-  world_ = World::kInhabited;
+  occupancy_ = Occupancy::kInhabited;
   room_.EndGathering();
 }
 
@@ -119,7 +119,7 @@ bool Seating::Gather(uint32_t slot, const JobPlan& plan, std::chrono::nanosecond
 }
 
 void Seating::BeginAgain(const Gathering& gathering, const EpochRecord& epoch) {
-  const bool empty = world_ == World::kEmpty;
+  const bool empty = occupancy_ == Occupancy::kEmpty;
   gathering.over ? BALLAST_PROBE(kBegunWithFewer) : BALLAST_PROBE(kBegunAgain);
   SomebodyIsThere();
   for (const Member& member : epoch.members) {
@@ -145,7 +145,7 @@ void Seating::OnFree(const home::SeatFreeInput& input, const JobPlan& plan, cons
       [this](const Member& member) { return HasLeft(member.slot, member.incarnation); });
   // The job will come to rest. Until it does, a newcomer must not get rounds of its own.
   if (all_left) {
-    world_ = World::kEmpty;
+    occupancy_ = Occupancy::kEmpty;
     AwaitNewcomers(plan, now, effects);
   }
   gone_[input.slot] = input.incarnation;

@@ -23,19 +23,19 @@ namespace ballast::server {
 class Seating {
  public:
   // The job's taken slots. A fixed world always counts as inhabited.
-  enum class World : uint8_t {
+  enum class Occupancy : uint8_t {
     kInhabited,  // newcomers join one by one
     kUnseen,     // the servers have started again, and no trainer was seen yet
     kEmpty,      // the job rested, or every member has left
   };
 
   // `rules` outlives it.
-  Seating(const home::Rules* rules, World world) : rules_(rules), world_(world) {}
+  Seating(const home::Rules* rules, Occupancy occupancy) : rules_(rules), occupancy_(occupancy) {}
 
   WaitingRoom* room() { return &room_; }
   const WaitingRoom& room() const { return room_; }
   // Whether newcomers wait for each other.
-  bool gathers() const { return world_ != World::kInhabited; }
+  bool gathers() const { return occupancy_ != Occupancy::kInhabited; }
 
   // A process without a seat asks for one of the job of `plan`. SPEC_MISMATCH if there is no such
   // seat. With `made` the seat is checked for a live process; otherwise the process is a newcomer
@@ -80,7 +80,7 @@ class Seating {
 
   const home::Rules* rules_;
   WaitingRoom room_;
-  World world_;
+  Occupancy occupancy_;
   // Members whose lease ran out, or that left: they lose their seats with the next epoch.
   std::map<uint32_t, uint64_t> gone_;  // slot -> incarnation
   std::map<uint32_t, uint64_t> left_;  // slot -> incarnation; have said their Leave

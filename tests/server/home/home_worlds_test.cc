@@ -104,7 +104,7 @@ TEST(VariableHomeTest, AChangeThatCannotEndGivesBackTheRoomOfItsNewcomers) {
 // before the newcomer has a seat: it waits for a whole lease from then on, and not for the rest of
 // the first one.
 TEST(SeatingTest, AWorldThatEmptiesAnewGathersForAWholeLease) {
-  Seating seating(&kRules, Seating::World::kUnseen);
+  Seating seating(&kRules, Seating::Occupancy::kUnseen);
   JobPlan plan;
   plan.spec = HomeCall(0, kFirst, true).spec;
   for (const uint32_t slot : {0u, 1u}) plan.epoch.members.push_back({slot, kFirst + slot});
