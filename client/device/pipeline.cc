@@ -149,7 +149,7 @@ absl::Status Pipeline::Release(size_t number) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Pipeline::Room> Pipeline::Take() {
+absl::StatusOr<Pipeline::TakenBuffer> Pipeline::Take() {
   BALLAST_ASSIGN_OR_RETURN(const size_t number, FreeBuffer());
   Buffer& buffer = buffers_[number];
   if (!BALLAST_LEFT_OUT(kLandedSync)) {
@@ -158,7 +158,7 @@ absl::StatusOr<Pipeline::Room> Pipeline::Take() {
   BALLAST_RETURN_IF_ERROR(device_->HostWrites(buffer.pinned, config_.buffer_bytes));
   buffer.taken = true;
   next_ = (number + 1) % buffers_.size();
-  return Room{number, {buffer.pinned, config_.buffer_bytes}};
+  return TakenBuffer{number, {buffer.pinned, config_.buffer_bytes}};
 }
 
 absl::Status Pipeline::Pull(size_t number, Event unused, Packing packing) {

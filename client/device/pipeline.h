@@ -45,11 +45,11 @@ class Pipeline {
   absl::Status Release(size_t buffer);
 
   // A buffer for weights, whose bytes the caller fills before Pull. RESOURCE_EXHAUSTED as Push.
-  struct Room {
+  struct TakenBuffer {
     size_t buffer;
     std::span<std::byte> bytes;
   };
-  absl::StatusOr<Room> Take();
+  absl::StatusOr<TakenBuffer> Take();
 
   // Begins to bring the buffer's weights into tensors, and gives the buffer back. `unused` is
   // recorded on the stream that reads the old weights, after that. An error leaves the buffer

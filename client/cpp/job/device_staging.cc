@@ -112,11 +112,11 @@ absl::Status DeviceStaging::Drop(size_t buffer) {
   return pipeline_->Release(buffer);
 }
 
-absl::StatusOr<device::Pipeline::Room> DeviceStaging::Take() {
+absl::StatusOr<device::Pipeline::TakenBuffer> DeviceStaging::Take() {
   BALLAST_RETURN_IF_ERROR(TakeBack());
-  BALLAST_ASSIGN_OR_RETURN(const device::Pipeline::Room room, pipeline_->Take());
+  BALLAST_ASSIGN_OR_RETURN(const device::Pipeline::TakenBuffer taken, pipeline_->Take());
   ++taken_;
-  return room;
+  return taken;
 }
 
 absl::Status DeviceStaging::Land(size_t buffer, const std::vector<device::Piece>& pieces,

@@ -65,7 +65,7 @@ class DeviceStaging {
 
   // A buffer to write weights to; then either Land, which begins to copy its bytes into pieces of
   // device memory, in their order, or Drop.
-  absl::StatusOr<device::Pipeline::Room> Take();
+  absl::StatusOr<device::Pipeline::TakenBuffer> Take();
   absl::Status Land(size_t buffer, const std::vector<device::Piece>& pieces, DType dtype);
 
  private:

@@ -244,9 +244,9 @@ absl::StatusOr<FrameIo::Landing> FrameIo::LandingOf(const std::vector<TensorPiec
     if (out != nullptr) out += piece.tensor_offset;
     if (holds) {
       if (!landing.buffer.has_value()) {
-        BALLAST_ASSIGN_OR_RETURN(const device::Pipeline::Room room, device_->Take());
-        landing.buffer = room.buffer;
-        pinned = reinterpret_cast<char*>(room.bytes.data());
+        BALLAST_ASSIGN_OR_RETURN(const device::Pipeline::TakenBuffer taken, device_->Take());
+        landing.buffer = taken.buffer;
+        pinned = reinterpret_cast<char*>(taken.bytes.data());
       }
       landing.on_device.push_back({out, piece.bytes / element_bytes});
       out = std::exchange(pinned, pinned + piece.bytes);

@@ -159,10 +159,10 @@ TEST_P(DeviceConformance, APipelineBringsWeightsInAndGradientsOut) {
   std::vector<float> values(kCount);
   for (int round = 0; round < 20; ++round) {
     for (size_t i = 0; i < kCount; ++i) values[i] = static_cast<float>(1000 * round) + i;
-    const Pipeline::Room room = *pipeline->Take();
-    std::memcpy(room.bytes.data(), values.data(), kBytes);
+    const Pipeline::TakenBuffer taken = *pipeline->Take();
+    std::memcpy(taken.bytes.data(), values.data(), kBytes);
     ASSERT_TRUE(device->Record(framework, seen).ok());
-    ASSERT_TRUE(pipeline->Pull(room.buffer, seen, packing).ok());
+    ASSERT_TRUE(pipeline->Pull(taken.buffer, seen, packing).ok());
     ASSERT_TRUE(pipeline->HandOver(framework).ok());
     ASSERT_TRUE(device->Record(framework, seen).ok());
     const size_t buffer = *pipeline->Push(seen, packing);

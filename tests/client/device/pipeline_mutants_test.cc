@@ -67,11 +67,11 @@ class Training {
   absl::Status CutAnew() {
     BALLAST_RETURN_IF_ERROR(device_.Record(stream_, event_));
     for (size_t i = 0; i < kTensors; ++i) {
-      BALLAST_ASSIGN_OR_RETURN(const Pipeline::Room room, pipeline_->Take());
-      std::memcpy(room.bytes.data(), Filled(0).data(), kBytes / 3);
+      BALLAST_ASSIGN_OR_RETURN(const Pipeline::TakenBuffer taken, pipeline_->Take());
+      std::memcpy(taken.bytes.data(), Filled(0).data(), kBytes / 3);
       const Piece piece{weights_[i].data(), kCount / 3};
       BALLAST_RETURN_IF_ERROR(
-          pipeline_->Pull(room.buffer, event_, {{&piece, 1}, DType::kF32, DType::kF32, nullptr}));
+          pipeline_->Pull(taken.buffer, event_, {{&piece, 1}, DType::kF32, DType::kF32, nullptr}));
     }
     BALLAST_RETURN_IF_ERROR(pipeline_->Recut(kBufferBytes));
     return Pull(0, 0);
@@ -104,10 +104,10 @@ class Training {
   }
 
   absl::Status Pull(size_t i, float value) {
-    BALLAST_ASSIGN_OR_RETURN(const Pipeline::Room room, pipeline_->Take());
-    std::memcpy(room.bytes.data(), Filled(value).data(), kBytes);
+    BALLAST_ASSIGN_OR_RETURN(const Pipeline::TakenBuffer taken, pipeline_->Take());
+    std::memcpy(taken.bytes.data(), Filled(value).data(), kBytes);
     Piece piece;
-    return pipeline_->Pull(room.buffer, event_, One(weights_[i], &piece));
+    return pipeline_->Pull(taken.buffer, event_, One(weights_[i], &piece));
   }
 
   void Read(size_t i, Tensor* to) {

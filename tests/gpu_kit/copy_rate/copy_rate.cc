@@ -94,7 +94,7 @@ absl::Status Rig::Make() {
                            Pipeline::Create(device_.get(), {plan_.buffers, plan_.frame_bytes}));
   // The buffers lie one after the other: the first one's bytes begin the slab.
   for (size_t i = 0; i < plan_.buffers; ++i) {
-    BALLAST_ASSIGN_OR_RETURN(const Pipeline::Room room, pipeline_->Take());
+    BALLAST_ASSIGN_OR_RETURN(const Pipeline::TakenBuffer room, pipeline_->Take());
     slab_ = i == 0 ? room.bytes.data() : std::min(slab_, room.bytes.data());
   }
   for (size_t i = 0; i < plan_.buffers; ++i) BALLAST_RETURN_IF_ERROR(pipeline_->Release(i));
@@ -142,7 +142,7 @@ absl::Status Rig::TakePushed(size_t frame, bool checked) {
 }
 
 absl::Status Rig::Pull(size_t frame, bool checked) {
-  BALLAST_ASSIGN_OR_RETURN(const Pipeline::Room room, pipeline_->Take());
+  BALLAST_ASSIGN_OR_RETURN(const Pipeline::TakenBuffer room, pipeline_->Take());
   if (checked) std::memcpy(room.bytes.data(), Pattern(frame), plan_.frame_bytes);
   if (lose_ && frame == frames_ / 2) return pipeline_->Release(room.buffer);
   return pipeline_->Pull(room.buffer, ready_, PackingOf(weights_, frame));
