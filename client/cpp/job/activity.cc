@@ -50,12 +50,14 @@ bool InRound(const Activity& activity) {
 }
 
 bool SendsFrames(const Activity& activity) {
-  return std::holds_alternative<Step>(activity) || std::holds_alternative<Upload>(activity);
+  return std::holds_alternative<Step>(activity) || std::holds_alternative<InitialUpload>(activity);
 }
 
 const char* SourceOf(const Activity& activity, FrameKind kind, uint32_t tensor) {
   const Step* const step = std::get_if<Step>(&activity);
-  if (step == nullptr) return static_cast<const char*>(std::get<Upload>(activity).weights[tensor]);
+  if (step == nullptr) {
+    return static_cast<const char*>(std::get<InitialUpload>(activity).weights[tensor]);
+  }
   return kind == FrameKind::kInit ? static_cast<const char*>(step->input.weights[tensor])
                                   : step->input.sources[tensor];
 }

@@ -24,7 +24,7 @@ namespace ballast::client {
 struct Idle {};
 
 // Initial weights, from the lead trainer.
-struct Upload {
+struct InitialUpload {
   std::vector<void*> weights;  // per tensor; null where the upload does not reach
   uint32_t first_extent = 0;   // extents before have no memory here
 };
@@ -83,7 +83,7 @@ struct StaleStep {
   absl::Status why;
 };
 
-using Activity = std::variant<Idle, Upload, Fetch, Step, StaleStep>;
+using Activity = std::variant<Idle, InitialUpload, Fetch, Step, StaleStep>;
 
 // Version that this trainer holds of the weights of server number `index`: `round`, or one more
 // when the server has done its part of the running round.

@@ -129,10 +129,10 @@ absl::Status SessionCore::CheckIdle() const {
                        job_.Fields());
 }
 
-absl::Status SessionCore::PushInitialWeights(Upload upload, bool from_first) {
+absl::Status SessionCore::PushInitialWeights(InitialUpload upload, bool from_first) {
   BALLAST_RETURN_IF_ERROR(CheckIdle());
   const uint32_t first_extent = upload.first_extent;
-  activity_.emplace<Upload>(std::move(upload));
+  activity_.emplace<InitialUpload>(std::move(upload));
   for (auto& server : servers_) {
     if (!server->welcomed()) continue;  // Its Welcome will say what it lacks.
     if (from_first) server->share().AddMissing(first_extent);
@@ -185,7 +185,7 @@ absl::Status SessionCore::BeginRound(RoundInput input) {
 bool SessionCore::Done() const {
   if (const Step* const step = std::get_if<Step>(&activity_)) return step->progress.complete();
   if (const Fetch* const fetch = std::get_if<Fetch>(&activity_)) return fetch->complete();
-  if (!std::holds_alternative<Upload>(activity_)) return true;
+  if (!std::holds_alternative<InitialUpload>(activity_)) return true;
   // Before its Welcome nothing is known of the initial weights that a server lacks.
   return std::all_of(servers_.begin(), servers_.end(), [](const auto& server) {
     return server->welcomed() && server->share().all_received();

@@ -63,7 +63,7 @@ class SessionCore final : private ServerLink::Owner {
   absl::Status CheckIdle() const;
   // Pushes the initial weights that the servers lack, and with `from_first` every extent from
   // upload.first_extent on. Errors as CheckIdle.
-  absl::Status PushInitialWeights(Upload upload, bool from_first);
+  absl::Status PushInitialWeights(InitialUpload upload, bool from_first);
   // Asks every server for its part of `request`. Errors as CheckIdle; as ServerLink::LacksInit.
   absl::Status BeginFetch(Fetch fetch, v1::FetchState request);
   // Begins a round on every server, as soon as each is reachable. Requires CheckIdle. Error:

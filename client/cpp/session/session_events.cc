@@ -216,7 +216,7 @@ absl::Status SessionCore::Resume(ServerLink* server, const v1::Welcome& welcome)
     const bool answered = step != nullptr && step->progress.answered(index);
     BALLAST_RETURN_IF_ERROR(server->TakeMissing(welcome, answered));
   }
-  if (const Upload* const upload = std::get_if<Upload>(&activity_)) {
+  if (const InitialUpload* const upload = std::get_if<InitialUpload>(&activity_)) {
     server->SendMissing(upload->first_extent);
   } else if (Fetch* const fetch = std::get_if<Fetch>(&activity_)) {
     if (fetch->parts[index].complete()) return absl::OkStatus();
