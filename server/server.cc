@@ -243,7 +243,7 @@ absl::Status ServerImpl::ProbeListener() {
 
 absl::Status ServerImpl::OpenAdmin() {
   BALLAST_ASSIGN_OR_RETURN(const HostPort listen, ParseHostPort(config_.admin().address()));
-  AdminOptions options;
+  AdminServerOptions options;
   options.host = listen.host == "localhost" ? "127.0.0.1" : listen.host;
   options.port = listen.port;
   if (const std::string& file = config_.admin().token_file(); !file.empty()) {

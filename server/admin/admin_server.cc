@@ -35,7 +35,7 @@ constexpr char kIndex[] =
     "/configz   effective configuration; ?format=json for machines\n";
 
 // "host:port" of the options. INVALID_ARGUMENT when they make no address.
-absl::StatusOr<std::string> CheckedAddress(const AdminOptions& options) {
+absl::StatusOr<std::string> CheckedAddress(const AdminServerOptions& options) {
   if (options.port < 0 || options.port > 65535) {
     return absl::InvalidArgumentError(
         absl::StrCat("admin port ", options.port, " is not in 0..65535"));
@@ -122,7 +122,7 @@ bool EqualInConstantTime(absl::string_view given, absl::string_view wanted) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Start(const AdminOptions& options,
+absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Start(const AdminServerOptions& options,
                                                                 AdminPages pages) {
   BALLAST_ASSIGN_OR_RETURN(const std::string address, CheckedAddress(options));
   std::unique_ptr<AdminServer> server(new AdminServer(options, std::move(pages)));

@@ -31,7 +31,7 @@
 
 namespace ballast {
 
-struct AdminOptions {
+struct AdminServerOptions {
   std::string host = "127.0.0.1";  // An IP address; "[::1]" and bare "::1" both work.
   int port = 0;                    // 0 takes a free one.
   // The bearer token that pages with contents ask for; empty: none.
@@ -65,7 +65,7 @@ class AdminServer {
  public:
   // Binds and serves. INVALID_ARGUMENT: the host is not an IP address or the port is not in
   // 0..65535. UNAVAILABLE: the address cannot be bound; the message has the address and the cause.
-  static absl::StatusOr<std::unique_ptr<AdminServer>> Start(const AdminOptions& options,
+  static absl::StatusOr<std::unique_ptr<AdminServer>> Start(const AdminServerOptions& options,
                                                             AdminPages pages);
   // As Stop().
   ~AdminServer();
@@ -88,7 +88,7 @@ class AdminServer {
     const std::string& text() const { return shared == nullptr ? body : *shared; }
   };
 
-  AdminServer(const AdminOptions& options, AdminPages pages)
+  AdminServer(const AdminServerOptions& options, AdminPages pages)
       : token_(options.token),
         request_timeout_(options.request_timeout),
         pages_(std::move(pages)),

@@ -162,7 +162,7 @@ TEST_F(AdminServerTest, StatuszIsAPageForABrowser) {
 }
 
 TEST(AdminToken, PagesWithContentsAskForItAndProbesDoNot) {
-  AdminOptions options;
+  AdminServerOptions options;
   options.token = "0123456789abcdef";
   AdminPages pages;
   pages.status = [](bool) { return "round 7\n"; };
@@ -270,7 +270,7 @@ class HalfRequest {
 };
 
 TEST(AdminServerStartTest, ClientsThatNeverFinishTheirRequestsDoNotHoldUpAProbe) {
-  AdminOptions options;
+  AdminServerOptions options;
   options.request_timeout = std::chrono::minutes(10);  // beyond the end of the test
   const absl::StatusOr<std::unique_ptr<AdminServer>> server = AdminServer::Start(options, {});
   ASSERT_TRUE(server.ok()) << server.status();
@@ -283,7 +283,7 @@ TEST(AdminServerStartTest, ClientsThatNeverFinishTheirRequestsDoNotHoldUpAProbe)
 }
 
 TEST(AdminServerStartTest, OneAddressCannotTakeThePlacesOfOthers) {
-  AdminOptions options;
+  AdminServerOptions options;
   options.request_timeout = std::chrono::minutes(10);  // beyond the end of the test
   const absl::StatusOr<std::unique_ptr<AdminServer>> server = AdminServer::Start(options, {});
   ASSERT_TRUE(server.ok()) << server.status();
@@ -313,7 +313,7 @@ TEST_F(AdminServerTest, ABodyThatNobodyReadsTakesNoAnswerAway) {
 }
 
 TEST(AdminServerStartTest, AClientThatNeverFinishesItsRequestIsHungUpOn) {
-  AdminOptions options;
+  AdminServerOptions options;
   options.request_timeout = std::chrono::milliseconds(50);
   const absl::StatusOr<std::unique_ptr<AdminServer>> server = AdminServer::Start(options, {});
   ASSERT_TRUE(server.ok()) << server.status();
@@ -353,7 +353,7 @@ class NeverReadTest : public ::testing::Test {
     }
   }
   void Start(std::chrono::milliseconds request_timeout) {
-    AdminOptions options;
+    AdminServerOptions options;
     options.request_timeout = request_timeout;
     AdminPages pages;
     pages.metrics = &metrics_.registry();
@@ -408,7 +408,7 @@ TEST(AdminServerStartTest, PagesWithoutAContentAre404) {
 TEST(AdminServerStartTest, ATakenPortIsNamed) {
   absl::StatusOr<std::unique_ptr<AdminServer>> first = AdminServer::Start({}, {});
   ASSERT_TRUE(first.ok()) << first.status();
-  AdminOptions options;
+  AdminServerOptions options;
   options.port = (*first)->port();
   const absl::Status status = AdminServer::Start(options, {}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
@@ -418,7 +418,7 @@ TEST(AdminServerStartTest, ATakenPortIsNamed) {
 
 TEST(AdminServerStartTest, TakesIpv6WithAndWithoutBrackets) {
   for (const char* host : {"::1", "[::1]"}) {
-    AdminOptions options;
+    AdminServerOptions options;
     options.host = host;
     const absl::StatusOr<std::unique_ptr<AdminServer>> server = AdminServer::Start(options, {});
     if (absl::IsUnavailable(server.status())) GTEST_SKIP() << "no IPv6 loopback here";
@@ -429,13 +429,13 @@ TEST(AdminServerStartTest, TakesIpv6WithAndWithoutBrackets) {
 
 TEST(AdminServerStartTest, BadAddressesAreRefused) {
   for (const char* host : {"", "localhost,0.0.0.0", "1.2.3", "host name", "[127.0.0.1"}) {
-    AdminOptions options;
+    AdminServerOptions options;
     options.host = host;
     EXPECT_EQ(AdminServer::Start(options, {}).status().code(), absl::StatusCode::kInvalidArgument)
         << host;
   }
   for (int port : {-1, 65536}) {
-    AdminOptions options;
+    AdminServerOptions options;
     options.port = port;
     EXPECT_EQ(AdminServer::Start(options, {}).status().code(), absl::StatusCode::kInvalidArgument);
   }
