@@ -25,7 +25,7 @@ uint64_t RandomIncarnation() {
 }
 
 absl::StatusOr<v1::AttachRequest> MakeAttachRequest(const JobOptions& options,
-                                                    const AttachResult& attached,
+                                                    const AttachedJob& attached,
                                                     const std::vector<void*>& weights,
                                                     DeviceStaging* staging) {
   v1::AttachRequest request;
@@ -57,7 +57,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Attach(const JobOptions& options
   BALLAST_RETURN_IF_ERROR(ValidateOptions(options));
   BALLAST_ASSIGN_OR_RETURN(const std::shared_ptr<ChannelFactory> channels,
                            OpenSecurity(options.security));
-  AttachResult attached;
+  AttachedJob attached;
   BALLAST_ASSIGN_OR_RETURN(attached.spec, MakeJobSpec(options, tensors));
   BALLAST_ASSIGN_OR_RETURN(
       attached.layout, Layout::Build(LayoutTensors(attached.spec.tensors),

@@ -56,7 +56,7 @@ std::vector<ContributorSet> ContributorsIn(const v1::EpochRecord& record) {
   return sets;
 }
 
-JobView::JobView(const JobOptions& job_options, const AttachResult& attached)
+JobView::JobView(const JobOptions& job_options, const AttachedJob& attached)
     : options(job_options),
       id(attached.reply.job()),
       incarnation(attached.incarnation),

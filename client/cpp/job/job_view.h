@@ -29,7 +29,7 @@ Members MembersOf(const v1::EpochRecord& record);
 std::vector<ContributorSet> ContributorsIn(const v1::EpochRecord& record);
 
 // The result of an attach.
-struct AttachResult {
+struct AttachedJob {
   JobSpec spec;
   Layout layout;
   v1::AttachReply reply;
@@ -37,7 +37,7 @@ struct AttachResult {
 };
 
 struct JobView {
-  JobView(const JobOptions& options, const AttachResult& attached);
+  JobView(const JobOptions& options, const AttachedJob& attached);
   JobView(const JobView&) = delete;
   JobView& operator=(const JobView&) = delete;
 

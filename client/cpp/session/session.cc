@@ -25,7 +25,7 @@ constexpr std::chrono::hours kForever{24 * 365};
 constexpr std::chrono::milliseconds kPollInterval{100};
 
 // A home of an older release ignores unknown fields of a job's specification.
-absl::Status CheckPolicyReply(const AttachResult& attached) {
+absl::Status CheckPolicyReply(const AttachedJob& attached) {
   if (attached.reply.has_policy() || !attached.spec.policy.active()) return absl::OkStatus();
   return ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kUnsupported,
                        "the servers know no dynamic loss scale and no schedules; use the same "
@@ -33,7 +33,7 @@ absl::Status CheckPolicyReply(const AttachResult& attached) {
 }
 
 // A home of an older release lets every trainer push, even equal gradients.
-absl::Status CheckContributors(const AttachResult& attached) {
+absl::Status CheckContributors(const AttachedJob& attached) {
   const JobSpec& spec = attached.spec;
   const v1::EpochRecord& epoch = attached.reply.epoch();
   bool known = true;
@@ -90,7 +90,7 @@ bool AllLeft(const SessionCore& core) {
 
 }  // namespace
 
-Session::Session(const JobOptions& options, const AttachResult& attached,
+Session::Session(const JobOptions& options, const AttachedJob& attached,
                  const MakeTransport& make_transport, std::unique_ptr<GpuTensors> gpu)
     : options_(options), gpu_(std::move(gpu)), transport_(make_transport(&mu_)) {
   if (attached.reply.resumed()) user_state_ = attached.reply.user_state();
@@ -128,7 +128,7 @@ Session::~Session() {
 }
 
 absl::StatusOr<std::unique_ptr<Session>> Session::Open(const JobOptions& options,
-                                                       const AttachResult& attached,
+                                                       const AttachedJob& attached,
                                                        const MakeTransport& make_transport,
                                                        const std::vector<void*>& weights,
                                                        std::unique_ptr<GpuTensors> gpu) {

@@ -38,7 +38,7 @@ class Session final : public Client {
   // Opens the links and uploads (lead trainer) or receives (InitMode::kBroadcast, a resumed job)
   // `weights`, one address per tensor, which are lent until the return. Errors: as Client::Attach.
   static absl::StatusOr<std::unique_ptr<Session>> Open(const JobOptions& options,
-                                                       const AttachResult& attached,
+                                                       const AttachedJob& attached,
                                                        const MakeTransport& make_transport,
                                                        const std::vector<void*>& weights,
                                                        std::unique_ptr<GpuTensors> gpu = nullptr);
@@ -79,7 +79,7 @@ class Session final : public Client {
   Rendezvous* rendezvous() override { return rendezvous_.get(); }
 
  private:
-  Session(const JobOptions& options, const AttachResult& attached,
+  Session(const JobOptions& options, const AttachedJob& attached,
           const MakeTransport& make_transport, std::unique_ptr<GpuTensors> gpu);
 
   // session.cc: waiting.

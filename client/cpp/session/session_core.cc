@@ -49,7 +49,7 @@ RoundProgress ProgressOf(const JobView& job, const SessionCore::Servers& servers
 
 }  // namespace
 
-SessionCore::SessionCore(const JobOptions& options, const AttachResult& attached,
+SessionCore::SessionCore(const JobOptions& options, const AttachedJob& attached,
                          Environment environment)
     : transport_(environment.transport),
       on_change_(std::move(environment.on_change)),

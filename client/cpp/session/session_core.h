@@ -42,7 +42,7 @@ class SessionCore final : private ServerLink::Owner {
   };
   using Servers = std::vector<std::unique_ptr<ServerLink>>;
 
-  SessionCore(const JobOptions& options, const AttachResult& attached, Environment environment);
+  SessionCore(const JobOptions& options, const AttachedJob& attached, Environment environment);
 
   // Opens the links. Error: INTERNAL LAYOUT_MISMATCH when `plan` does not fit the layout.
   absl::Status Start(const v1::Plan& plan);

@@ -21,8 +21,8 @@ inline constexpr uint64_t kJob = 77;
 inline constexpr char kAddress[] = "server:1";
 
 // Tensors of one extent each, owned by the only server.
-inline AttachResult MakeAttachResult(size_t tensors) {
-  AttachResult attached;
+inline AttachedJob MakeAttachedJob(size_t tensors) {
+  AttachedJob attached;
   attached.spec.name = "test";
   attached.spec.world = 1;
   attached.spec.group_count = 1;
@@ -170,8 +170,8 @@ class SessionCoreTest : public ::testing::Test {
   static constexpr size_t kTensors = 3;
 
   // A job whose gradients are equal on these slots; slot 3 is this trainer's.
-  static AttachResult WithMembers(const std::vector<uint32_t>& slots) {
-    AttachResult attached = MakeAttachResult(kTensors);
+  static AttachedJob WithMembers(const std::vector<uint32_t>& slots) {
+    AttachedJob attached = MakeAttachedJob(kTensors);
     attached.spec.gradients = ::ballast::Gradients::kReduced;
     v1::EpochRecord* const epoch = attached.reply.mutable_epoch();
     epoch->clear_members();
@@ -185,12 +185,12 @@ class SessionCoreTest : public ::testing::Test {
     set->set_divisor(1);
     return attached;
   }
-  void Start(Durability durability) { Start(durability, MakeAttachResult(kTensors)); }
-  void Start(Durability durability, const AttachResult& attached) {
+  void Start(Durability durability) { Start(durability, MakeAttachedJob(kTensors)); }
+  void Start(Durability durability, const AttachedJob& attached) {
     ASSERT_TRUE(TryStart(durability, attached));
   }
   // Whether the server lets the trainer in.
-  bool TryStart(Durability durability, const AttachResult& attached) {
+  bool TryStart(Durability durability, const AttachedJob& attached) {
     options_.job = "test";
     options_.durability = durability;
     options_.on_pause = [](const Pause&) {};
@@ -211,7 +211,7 @@ class SessionCoreTest : public ::testing::Test {
   }
   // The home's answer to attach from now on: the job with `tensors` in `epoch`.
   void AnswerAttach(size_t tensors, uint32_t epoch) {
-    v1::AttachReply reply = MakeAttachResult(tensors).reply;
+    v1::AttachReply reply = MakeAttachedJob(tensors).reply;
     reply.set_layout_version(static_cast<uint32_t>(tensors - kTensors + 1));
     reply.mutable_epoch()->set_epoch(epoch);
     peer_->AnswerCalls(reply.SerializeAsString());
@@ -220,7 +220,7 @@ class SessionCoreTest : public ::testing::Test {
   void Grow(uint32_t epoch) {
     server_.Grow();
     AddBuffers();
-    AttachResult grown = MakeAttachResult(kTensors + 1);
+    AttachedJob grown = MakeAttachedJob(kTensors + 1);
     v1::ExtendReply reply;
     *reply.mutable_plan() = grown.reply.plan();
     reply.set_layout_version(2);

@@ -96,7 +96,7 @@ TEST_F(SessionCoreTest, AServerThatRefusesTheHandshakeIsAwayBecauseOfThat) {
 TEST_F(SessionCoreTest, AServerThatNeverLetsTheFirstLinkInIsNotRespondingBecauseOfThat) {
   transport_.explanations[kAddress] = "the port speaks no TLS";
   peer_->Stop();
-  ASSERT_FALSE(TryStart(Durability::kNone, MakeAttachResult(kTensors)));
+  ASSERT_FALSE(TryStart(Durability::kNone, MakeAttachedJob(kTensors)));
   EXPECT_EQ(core_->error().message(),
             "state server 1 at server:1 is not responding: the port speaks no TLS");
 }
@@ -232,7 +232,7 @@ TEST_F(SessionCoreTest, AnExtentWithAnotherOwnerInAPassageIsAnErrorOfTheHome) {
   for (const size_t tensors : {kTensors - 1, kTensors, kTensors + 1}) {
     SCOPED_TRACE(tensors);
     Start(Durability::kPower);
-    v1::AttachReply reply = MakeAttachResult(tensors).reply;
+    v1::AttachReply reply = MakeAttachedJob(tensors).reply;
     reply.set_layout_version(tensors > kTensors ? 2 : 1);
     reply.mutable_epoch()->set_epoch(2);
     if (tensors >= kTensors) reply.mutable_plan()->set_owner(0, 2);

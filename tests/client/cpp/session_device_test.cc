@@ -26,8 +26,8 @@ constexpr uint32_t kSizes[] = {40, 30, 7, 115};
 constexpr size_t kHostTensor = 1;
 constexpr size_t kExtents = 3;
 
-AttachResult Attached() {
-  AttachResult attached = MakeAttachResult(0);
+AttachedJob Attached() {
+  AttachedJob attached = MakeAttachedJob(0);
   for (const uint32_t size : kSizes) {
     TensorSpec tensor;
     tensor.name = "t" + std::to_string(attached.spec.tensors.size());
@@ -53,7 +53,7 @@ class DeviceTrainer {
     options_.job = "test";
     options_.durability = durability;
     options_.on_pause = [](const Pause&) {};
-    const AttachResult attached = Attached();
+    const AttachedJob attached = Attached();
     core_ = std::make_unique<SessionCore>(
         options_, attached, SessionCore::Environment{&transport_, &lease_, staging_.get(), [] {}});
     EXPECT_TRUE(core_->Start(attached.reply.plan()).ok());
