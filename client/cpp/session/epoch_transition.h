@@ -62,12 +62,12 @@ class EpochTransition {
   PauseReporter* const pauses_;
   bool open_ = false;
   Time since_;
-  Reconnect tries_;             // "away" until the new record is here
-  std::unique_ptr<Call> call_;  // the try under way
-  uint32_t epoch_ = 0;          // of the record; 0 until it is here
-  std::set<uint32_t> slots_;    // with a new process
-  std::set<uint32_t> joined_;   // of these: the seat was empty
-  std::set<uint32_t> left_;     // without a process now
+  Reconnect tries_;                   // "away" until the new record is here
+  std::unique_ptr<CallHandle> call_;  // the try under way
+  uint32_t epoch_ = 0;                // of the record; 0 until it is here
+  std::set<uint32_t> slots_;          // with a new process
+  std::set<uint32_t> joined_;         // of these: the seat was empty
+  std::set<uint32_t> left_;           // without a process now
 };
 
 }  // namespace ballast::client

@@ -253,7 +253,7 @@ absl::Status Session::CallHome(const char* method, const google::protobuf::Messa
                                std::chrono::milliseconds timeout,
                                google::protobuf::MessageLite* reply, bool quiet) {
   std::optional<absl::StatusOr<Payload>> answer;  // both under the lock
-  std::unique_ptr<Call> call;
+  std::unique_ptr<CallHandle> call;
   {
     MutexLock lock(&mu_);
     const CallTarget target{core_->servers().front()->address(), method, timeout};

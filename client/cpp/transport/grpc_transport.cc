@@ -31,7 +31,7 @@ class GrpcLink final : public Link {
   OrphanedOperations* const orphaned_;
 };
 
-class GrpcCall final : public Call {
+class GrpcCall final : public CallHandle {
  public:
   explicit GrpcCall(OrphanedOperations* orphaned) : orphaned_(orphaned) {}
   ~GrpcCall() override { orphaned_->Take(std::move(call_)); }
@@ -112,7 +112,7 @@ class GrpcTimer final : public Timer {
 // run or its asker has gone; it is used under the transport's lock.
 using Told = std::shared_ptr<std::function<void(std::string)>>;
 
-class HandshakeCall final : public Call {
+class HandshakeCall final : public CallHandle {
  public:
   explicit HandshakeCall(Told told) : told_(std::move(told)) {}
   ~HandshakeCall() override { *told_ = nullptr; }
@@ -157,9 +157,9 @@ std::unique_ptr<Link> GrpcTransport::Open(const LinkTarget& target, LinkHandler*
   return std::make_unique<GrpcLink>(std::move(stream), &orphaned_);
 }
 
-std::unique_ptr<Call> GrpcTransport::Start(const CallTarget& target,
-                                           const google::protobuf::MessageLite& request,
-                                           Answer answer) {
+std::unique_ptr<CallHandle> GrpcTransport::Start(const CallTarget& target,
+                                                 const google::protobuf::MessageLite& request,
+                                                 Answer answer) {
   auto call = std::make_unique<GrpcCall>(&orphaned_);
   auto done = [call = call.get(), answer = std::move(answer)] { answer(call->Take()); };
   call->Hold(std::make_unique<AsyncCall>(channels_->Make(target.address, time_scale_),
@@ -169,8 +169,8 @@ std::unique_ptr<Call> GrpcTransport::Start(const CallTarget& target,
 }
 
 // A handshake blocks, so it has a thread of its own, which does not hold the lock meanwhile.
-std::unique_ptr<Call> GrpcTransport::Explain(const std::string& address,
-                                             std::function<void(std::string)> told) {
+std::unique_ptr<CallHandle> GrpcTransport::Explain(const std::string& address,
+                                                   std::function<void(std::string)> told) {
   if (explainer_ == nullptr) explainer_ = std::make_unique<ThreadExecutor>("ballast-ask", 1);
   const auto shared = std::make_shared<std::function<void(std::string)>>(std::move(told));
   explainer_->Post([mu = mu_, channels = channels_, address, shared] {

@@ -29,10 +29,11 @@ class GrpcTransport final : public Transport {
 
   Time Now() const override { return std::chrono::steady_clock::now(); }
   std::unique_ptr<Link> Open(const LinkTarget& target, LinkHandler* handler) override;
-  std::unique_ptr<Call> Start(const CallTarget& target,
-                              const google::protobuf::MessageLite& request, Answer answer) override;
-  std::unique_ptr<Call> Explain(const std::string& address,
-                                std::function<void(std::string)> told) override;
+  std::unique_ptr<CallHandle> Start(const CallTarget& target,
+                                    const google::protobuf::MessageLite& request,
+                                    Answer answer) override;
+  std::unique_ptr<CallHandle> Explain(const std::string& address,
+                                      std::function<void(std::string)> told) override;
   std::unique_ptr<Timer> MakeTimer(std::function<void()> fire) override;
   uint64_t copied_bytes() const override { return copied_bytes_; }
   bool AwaitEnded(Time deadline) override;

@@ -36,9 +36,9 @@ class HandshakeDiagnosis {
 
   const std::string address_;
   Transport* const transport_;
-  bool asked_ = false;              // since OnBack
-  int silent_tries_ = 0;            // since the newest question
-  std::unique_ptr<Call> question_;  // under way
+  bool asked_ = false;                    // since OnBack
+  int silent_tries_ = 0;                  // since the newest question
+  std::unique_ptr<CallHandle> question_;  // under way
   std::string cause_;
 };
 

@@ -54,9 +54,9 @@ class Link {
 };
 
 // A request under way. Its destruction ends it without an answer.
-class Call {
+class CallHandle {
  public:
-  virtual ~Call() = default;
+  virtual ~CallHandle() = default;
 };
 
 // Fires once for each Set. Its destruction switches it off.
@@ -93,14 +93,14 @@ class Transport {
   // Open has returned.
   virtual std::unique_ptr<Link> Open(const LinkTarget& target, LinkHandler* handler) = 0;
   // Sends `request` over a connection of its own; `answer` runs once, after the return.
-  virtual std::unique_ptr<Call> Start(const CallTarget& target,
-                                      const google::protobuf::MessageLite& request,
-                                      Answer answer) = 0;
+  virtual std::unique_ptr<CallHandle> Start(const CallTarget& target,
+                                            const google::protobuf::MessageLite& request,
+                                            Answer answer) = 0;
   // Asks why no connection to `address` succeeds: `told` gets the error of a TLS handshake, as a
   // clause for people, or "". `told` runs once, after the return, unless the question is destroyed
   // before. Null: this transport knows only the status of a link.
-  virtual std::unique_ptr<Call> Explain(const std::string& /*address*/,
-                                        std::function<void(std::string why)> /*told*/) {
+  virtual std::unique_ptr<CallHandle> Explain(const std::string& /*address*/,
+                                              std::function<void(std::string why)> /*told*/) {
     return nullptr;
   }
   virtual std::unique_ptr<Timer> MakeTimer(std::function<void()> fire) = 0;

@@ -142,7 +142,7 @@ class SimLink final : public client::Link, private StreamClient {
   bool closed_ = false;
 };
 
-class SimCall final : public client::Call {
+class SimCall final : public client::CallHandle {
  public:
   explicit SimCall(std::shared_ptr<bool> over) : over_(std::move(over)) {}
   ~SimCall() override { *over_ = true; }
@@ -181,9 +181,8 @@ std::unique_ptr<client::Link> SimTransport::Open(const client::LinkTarget& targe
   return std::make_unique<SimLink>(context_, process_, slot_, target, handler);
 }
 
-std::unique_ptr<client::Call> SimTransport::Start(const client::CallTarget& target,
-                                                  const google::protobuf::MessageLite& request,
-                                                  Answer answer) {
+std::unique_ptr<client::CallHandle> SimTransport::Start(
+    const client::CallTarget& target, const google::protobuf::MessageLite& request, Answer answer) {
   const auto timeout = static_cast<Tick>(nanoseconds(target.timeout).count());
   const bool patient = timeout > kCallTimeout;
   const auto over = std::make_shared<bool>(false);

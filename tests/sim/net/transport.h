@@ -21,9 +21,9 @@ class SimTransport final : public client::Transport {
   client::Time Now() const override;
   std::unique_ptr<client::Link> Open(const client::LinkTarget& target,
                                      client::LinkHandler* handler) override;
-  std::unique_ptr<client::Call> Start(const client::CallTarget& target,
-                                      const google::protobuf::MessageLite& request,
-                                      Answer answer) override;
+  std::unique_ptr<client::CallHandle> Start(const client::CallTarget& target,
+                                            const google::protobuf::MessageLite& request,
+                                            Answer answer) override;
   std::unique_ptr<client::Timer> MakeTimer(std::function<void()> fire) override;
   uint64_t copied_bytes() const override { return 0; }
   // A link reads lent memory only inside NextMessage's caller.

@@ -103,7 +103,7 @@ client::HomeRendezvous::Deps SimMeeting::Deps(uint64_t job) {
 absl::Status SimMeeting::CallHome(const v1::RendezvousRequest& request, milliseconds timeout,
                                   v1::RendezvousReply* reply) {
   std::optional<absl::StatusOr<Payload>> answer;
-  const std::unique_ptr<client::Call> call =
+  const std::unique_ptr<client::CallHandle> call =
       transport_->Start({core_->servers().front()->address(), method::kRendezvous, timeout},
                         request, [this, &answer](absl::StatusOr<Payload> arrived) {
                           answer.emplace(std::move(arrived));

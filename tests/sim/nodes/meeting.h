@@ -99,7 +99,7 @@ class SimMeeting {
   uint32_t wrongs_left_ = 3;
   client::Meeting meeting_;
   bool open_ = false;
-  std::vector<std::unique_ptr<client::Call>> wrong_calls_;
+  std::vector<std::unique_ptr<client::CallHandle>> wrong_calls_;
   client::HomeRendezvous rendezvous_;
   SimProgram program_;
 };

@@ -107,9 +107,9 @@ class SimTrainer {
   std::vector<Tensors> arrays_;  // of the state, fetched
   client::BufferLease lease_;
   SimTransport transport_;
-  std::unique_ptr<client::Call> attach_;       // the try to get a seat
-  std::unique_ptr<client::SessionCore> core_;  // null before there is a seat
-  std::unique_ptr<SimMeeting> meeting_;        // likewise; null in seeds without communicators
+  std::unique_ptr<client::CallHandle> attach_;  // the try to get a seat
+  std::unique_ptr<client::SessionCore> core_;   // null before there is a seat
+  std::unique_ptr<SimMeeting> meeting_;         // likewise; null in seeds without communicators
 };
 
 }  // namespace ballast::sim

@@ -115,7 +115,7 @@ class LinkConformance : public ::testing::TestWithParam<MakeLinkBench> {
   std::unique_ptr<LinkBench> bench_;
   RecordingHandler handler_;
   std::unique_ptr<Link> link_;
-  std::unique_ptr<Call> call_;
+  std::unique_ptr<CallHandle> call_;
   std::unique_ptr<Timer> timer_;
   std::vector<absl::StatusOr<Payload>> answers_;
   std::function<void()> on_answer_;

@@ -185,8 +185,8 @@ class MemoryTransport final : public Transport {
     stream->peer->Connect(stream, target.wait_for_server);
     return std::make_unique<Handle>(events_, stream);
   }
-  std::unique_ptr<Call> Start(const CallTarget& target, const google::protobuf::MessageLite&,
-                              Answer answer) override {
+  std::unique_ptr<CallHandle> Start(const CallTarget& target, const google::protobuf::MessageLite&,
+                                    Answer answer) override {
     auto pending = std::make_shared<Answer>(std::move(answer));
     const auto finish = [pending](absl::StatusOr<Payload> result) {
       if (const Answer done = std::exchange(*pending, nullptr)) done(std::move(result));
@@ -201,8 +201,8 @@ class MemoryTransport final : public Transport {
                   [finish] { finish(absl::DeadlineExceededError("no answer in time")); });
     return std::make_unique<PendingCall>(pending);
   }
-  std::unique_ptr<Call> Explain(const std::string& address,
-                                std::function<void(std::string)> told) override {
+  std::unique_ptr<CallHandle> Explain(const std::string& address,
+                                      std::function<void(std::string)> told) override {
     ++explained;
     auto pending = std::make_shared<Answer>(
         [told = std::move(told)](absl::StatusOr<Payload> why) { told(why->ToString()); });
@@ -240,7 +240,7 @@ class MemoryTransport final : public Transport {
     const MemoryStreamPtr stream_;
   };
 
-  class PendingCall final : public Call {
+  class PendingCall final : public CallHandle {
    public:
     explicit PendingCall(std::shared_ptr<Answer> answer) : answer_(std::move(answer)) {}
     ~PendingCall() override { *answer_ = nullptr; }
