@@ -17,7 +17,7 @@ constexpr std::chrono::microseconds kSpinTime{50};
 // The user's side of a stream; what gRPC still works on goes to `orphaned`.
 class GrpcLink final : public Link {
  public:
-  GrpcLink(std::unique_ptr<Stream> stream, OrphanedOperations* orphaned)
+  GrpcLink(std::unique_ptr<GrpcStream> stream, OrphanedOperations* orphaned)
       : stream_(std::move(stream)), orphaned_(orphaned) {}
   ~GrpcLink() override { orphaned_->Take(std::move(stream_)); }
 
@@ -27,7 +27,7 @@ class GrpcLink final : public Link {
   bool closed() const override { return stream_->ended(); }
 
  private:
-  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<GrpcStream> stream_;
   OrphanedOperations* const orphaned_;
 };
 
@@ -45,7 +45,7 @@ class GrpcCall final : public CallHandle {
 };
 
 // An alarm that can be moved: a cancelled one comes as an event, and is set again there.
-class Clockwork final : public Operation, public CompletionTag {
+class Clockwork final : public QueueOperation, public CompletionTag {
  public:
   Clockwork(std::function<void()> fire, grpc::CompletionQueue* queue)
       : fire_(std::move(fire)), queue_(queue) {}
@@ -127,7 +127,7 @@ OrphanedOperations::Operations OrphanedOperations::TakeEnded() {
   Operations ended;
   const auto first_ended = std::partition(
       operations_.begin(), operations_.end(),
-      [](const std::unique_ptr<Operation>& operation) { return !operation->ended(); });
+      [](const std::unique_ptr<QueueOperation>& operation) { return !operation->ended(); });
   std::move(first_ended, operations_.end(), std::back_inserter(ended));
   operations_.erase(first_ended, operations_.end());
   return ended;
@@ -146,13 +146,13 @@ GrpcTransport::~GrpcTransport() {
 }
 
 std::unique_ptr<Link> GrpcTransport::Open(const LinkTarget& target, LinkHandler* handler) {
-  Stream::Options options;
+  GrpcStream::Options options;
   // A connection of its own: an older one may hold bytes that the server takes no more.
   options.channel = channels_->Make(target.address, time_scale_);
   options.wait_for_server = target.wait_for_server;
   options.queue = &queue_;
   options.copied_bytes = &copied_bytes_;
-  auto stream = std::make_unique<Stream>(std::move(options), handler);
+  auto stream = std::make_unique<GrpcStream>(std::move(options), handler);
   stream->Start();
   return std::make_unique<GrpcLink>(std::move(stream), &orphaned_);
 }
@@ -190,7 +190,7 @@ bool GrpcTransport::AwaitEnded(Time deadline) {
   OrphanedOperations::Operations ended;  // Destroyed without the lock.
   MutexLock lock(mu_);
   while (true) {
-    for (std::unique_ptr<Operation>& operation : orphaned_.TakeEnded()) {
+    for (std::unique_ptr<QueueOperation>& operation : orphaned_.TakeEnded()) {
       ended.push_back(std::move(operation));
     }
     if (orphaned_.empty()) return true;

@@ -11,9 +11,9 @@
 namespace ballast::client {
 
 // A state machine over a completion queue that may outlive its user.
-class Operation {
+class QueueOperation {
  public:
-  virtual ~Operation() = default;
+  virtual ~QueueOperation() = default;
   // The owner has gone: no callback from now on, and the operation ends soon.
   virtual void Abandon() = 0;
   // No event will follow: the operation may be destroyed.
@@ -22,9 +22,9 @@ class Operation {
 
 class OrphanedOperations {
  public:
-  using Operations = std::vector<std::unique_ptr<Operation>>;
+  using Operations = std::vector<std::unique_ptr<QueueOperation>>;
 
-  void Take(std::unique_ptr<Operation> operation) {
+  void Take(std::unique_ptr<QueueOperation> operation) {
     operation->Abandon();
     operations_.push_back(std::move(operation));
   }

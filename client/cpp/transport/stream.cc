@@ -9,17 +9,17 @@
 
 namespace ballast::client {
 
-Stream::Stream(Options options, LinkHandler* handler)
+GrpcStream::GrpcStream(Options options, LinkHandler* handler)
     : options_(std::move(options)), handler_(handler), stub_(options_.channel) {
   context_.set_wait_for_ready(options_.wait_for_server);
 }
 
-void Stream::Start() {
+void GrpcStream::Start() {
   rpc_ = stub_.PrepareCall(&context_, method::kExchange, options_.queue);
   rpc_->StartCall(&start_tag_);
 }
 
-void Stream::OnStart(bool ok) {
+void GrpcStream::OnStart(bool ok) {
   if (!ok) {
     Finish();
     return;
@@ -29,9 +29,9 @@ void Stream::OnStart(bool ok) {
   Pump();
 }
 
-void Stream::Read() { rpc_->Read(&incoming_, &read_tag_); }
+void GrpcStream::Read() { rpc_->Read(&incoming_, &read_tag_); }
 
-void Stream::OnRead(bool ok) {
+void GrpcStream::OnRead(bool ok) {
   if (!ok) {
     Finish();
     return;
@@ -43,7 +43,7 @@ void Stream::OnRead(bool ok) {
   Read();
 }
 
-void Stream::Pump() {
+void GrpcStream::Pump() {
   if (!open_ || writing_ || cannot_write_ || finishing_ || handler_ == nullptr) return;
   const std::optional<Outgoing> message = handler_->NextMessage();
   if (message.has_value()) {
@@ -56,7 +56,7 @@ void Stream::Pump() {
   }
 }
 
-void Stream::OnWrite(bool ok) {
+void GrpcStream::OnWrite(bool ok) {
   writing_ = false;
   // The reason may still be on its way to us, so a failed write alone does not end the stream.
   if (!ok) cannot_write_ = true;
@@ -64,36 +64,36 @@ void Stream::OnWrite(bool ok) {
   CloseIfDone();
 }
 
-void Stream::HalfClose() {
+void GrpcStream::HalfClose() {
   half_close_wanted_ = true;
   Pump();
 }
 
-void Stream::OnHalfClose(bool) {
+void GrpcStream::OnHalfClose(bool) {
   writing_ = false;
   CloseIfDone();
 }
 
-void Stream::Cancel() { context_.TryCancel(); }
+void GrpcStream::Cancel() { context_.TryCancel(); }
 
-void Stream::Abandon() {
+void GrpcStream::Abandon() {
   handler_ = nullptr;
   if (!closed_) Cancel();
 }
 
-void Stream::Finish() {
+void GrpcStream::Finish() {
   finishing_ = true;
   rpc_->Finish(&status_, &finish_tag_);
 }
 
-void Stream::OnFinish(bool) {
+void GrpcStream::OnFinish(bool) {
   finished_ = true;
   // A write that waits for flow control would otherwise stay under way.
   if (writing_) context_.TryCancel();
   CloseIfDone();
 }
 
-void Stream::CloseIfDone() {
+void GrpcStream::CloseIfDone() {
   if (!finished_ || writing_ || closed_) return;
   closed_ = true;
   if (handler_ != nullptr) handler_->OnClosed(FromGrpc(status_));

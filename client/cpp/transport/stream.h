@@ -25,7 +25,7 @@ class CompletionTag {
   virtual void OnEvent(bool ok) = 0;
 };
 
-class Stream : public Operation {
+class GrpcStream : public QueueOperation {
  public:
   struct Options {
     std::shared_ptr<grpc::Channel> channel;  // the stream's own; its end drops unsent bytes
@@ -35,9 +35,9 @@ class Stream : public Operation {
   };
 
   // `handler` lives until Abandon or the end.
-  Stream(Options options, LinkHandler* handler);
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
+  GrpcStream(Options options, LinkHandler* handler);
+  GrpcStream(const GrpcStream&) = delete;
+  GrpcStream& operator=(const GrpcStream&) = delete;
 
   // Connects, and begins to read and write.
   void Start();
@@ -51,12 +51,12 @@ class Stream : public Operation {
  private:
   class Tag : public CompletionTag {
    public:
-    Tag(Stream* stream, void (Stream::*event)(bool)) : stream_(stream), event_(event) {}
+    Tag(GrpcStream* stream, void (GrpcStream::*event)(bool)) : stream_(stream), event_(event) {}
     void OnEvent(bool ok) override { (stream_->*event_)(ok); }
 
    private:
-    Stream* const stream_;
-    void (Stream::*const event_)(bool);
+    GrpcStream* const stream_;
+    void (GrpcStream::*const event_)(bool);
   };
 
   void OnStart(bool ok);
@@ -85,11 +85,11 @@ class Stream : public Operation {
   bool finished_ = false;
   bool closed_ = false;
 
-  Tag start_tag_{this, &Stream::OnStart};
-  Tag read_tag_{this, &Stream::OnRead};
-  Tag write_tag_{this, &Stream::OnWrite};
-  Tag half_close_tag_{this, &Stream::OnHalfClose};
-  Tag finish_tag_{this, &Stream::OnFinish};
+  Tag start_tag_{this, &GrpcStream::OnStart};
+  Tag read_tag_{this, &GrpcStream::OnRead};
+  Tag write_tag_{this, &GrpcStream::OnWrite};
+  Tag half_close_tag_{this, &GrpcStream::OnHalfClose};
+  Tag finish_tag_{this, &GrpcStream::OnFinish};
 };
 
 }  // namespace ballast::client

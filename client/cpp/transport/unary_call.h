@@ -23,7 +23,7 @@
 namespace ballast::client {
 
 // A call whose end is an event of `queue`.
-class AsyncCall : public Operation, public CompletionTag {
+class AsyncCall : public QueueOperation, public CompletionTag {
  public:
   // Calls `method` (proto/convert/methods.h). `done` runs once, in OnEvent, unless the call was
   // abandoned before.
