@@ -130,7 +130,7 @@ struct TileFacts {
 };
 
 // Inf and NaN elements: how many, and the first one's index, SIZE_MAX without any.
-struct Nonfinite {
+struct NonfiniteElements {
   uint64_t count = 0;
   size_t first = SIZE_MAX;
   // Takes element `index` in; the order of elements does not matter.
@@ -141,8 +141,8 @@ struct Nonfinite {
 };
 
 template <class G>
-BALLAST_HOST_DEVICE Nonfinite FindNonfinite(const typename G::T* x, size_t count) {
-  Nonfinite found;
+BALLAST_HOST_DEVICE NonfiniteElements FindNonfinite(const typename G::T* x, size_t count) {
+  NonfiniteElements found;
   for (size_t i = 0; i < count; ++i) {
     if (!G::Finite(x[i])) found.Add(i);
   }

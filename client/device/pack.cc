@@ -44,7 +44,7 @@ void MeasureTiles(const Measurement& measurement) {
   TileFacts* facts = measurement.facts;
   for (size_t begin = 0; begin < measurement.count; begin += measurement.tile_elements) {
     const size_t count = std::min(measurement.tile_elements, measurement.count - begin);
-    const Nonfinite found = FindNonfinite<G>(x + begin, count);
+    const NonfiniteElements found = FindNonfinite<G>(x + begin, count);
     *facts++ = {Sumsq<G>(x + begin, count), static_cast<uint32_t>(found.count),
                 found.count > 0 ? begin + found.first : UINT64_MAX};
   }

@@ -107,7 +107,7 @@ struct MeasureTile {
     const uint64_t count = left < run.tile_elements ? left : run.tile_elements;
     const auto* x = static_cast<const typename G::T*>(run.data) + begin;
     lanes.sumsq[lane] = LaneSumsq<G>(x, count, lane);
-    Nonfinite found;
+    NonfiniteElements found;
     for (uint64_t i = lane; i < count; i += kNormLanes) {
       if (!G::Finite(x[i])) found.Add(begin + i);
     }

@@ -74,7 +74,7 @@ void NormsAgree(DType dtype) {
         const typename G::T* x = values.data() + offset;
         const reduce::TileNorm want = norm(x, count);
         const float sumsq = Sumsq<G>(x, count);
-        const Nonfinite found = FindNonfinite<G>(x, count);
+        const NonfiniteElements found = FindNonfinite<G>(x, count);
         ASSERT_EQ(found.count, want.nonfinite) << count;
         if (want.sumsq == want.sumsq) {
           ASSERT_EQ(BitsOf(sumsq), BitsOf(want.sumsq)) << count;
