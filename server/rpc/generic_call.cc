@@ -137,21 +137,21 @@ void GenericCall::OnAccepted(bool ok) {
   }
 }
 
-Connection GenericCall::connection() {
+CallerFacts GenericCall::caller_facts() {
   MutexLock lock(&mu_);
-  Connection connection;
+  CallerFacts facts;
   const std::shared_ptr<const grpc::AuthContext> auth = context_->auth_context();
   const auto text = [](const grpc::string_ref& value) {
     return std::string(value.data(), value.size());
   };
   // gRPC's two kinds of TLS credentials name the transport differently.
   for (const auto& value : auth->FindPropertyValues(GRPC_TRANSPORT_SECURITY_TYPE_PROPERTY_NAME)) {
-    connection.encrypted |=
+    facts.encrypted |=
         value == GRPC_SSL_TRANSPORT_SECURITY_TYPE || value == GRPC_TLS_TRANSPORT_SECURITY_TYPE;
   }
-  connection.certified = !auth->FindPropertyValues(GRPC_X509_PEM_CERT_PROPERTY_NAME).empty();
+  facts.certified = !auth->FindPropertyValues(GRPC_X509_PEM_CERT_PROPERTY_NAME).empty();
   for (const auto& uri : auth->FindPropertyValues(GRPC_PEER_URI_PROPERTY_NAME)) {
-    connection.uris.push_back(text(uri));
+    facts.uris.push_back(text(uri));
   }
   const auto& metadata = context_->client_metadata();
   // All values of a header: the gate decides about repeated ones.
@@ -161,9 +161,9 @@ Connection GenericCall::connection() {
     for (auto value = begin; value != end; ++value) found.push_back(text(value->second));
     return found;
   };
-  connection.authorization = values("authorization");
-  connection.peer_numbers = values(kPeerNumberHeader);
-  return connection;
+  facts.authorization = values("authorization");
+  facts.peer_numbers = values(kPeerNumberHeader);
+  return facts;
 }
 
 grpc::StatusCode GenericCall::EndedWith(bool cancelled) const {

@@ -70,7 +70,7 @@ class GenericCall final : public MessageStream, public std::enable_shared_from_t
   void CountIn(CallMetrics* metrics) { timer_.Begin(metrics, environment_->clock->Now()); }
 
   // The transport's facts about the other side.
-  Connection connection();
+  CallerFacts caller_facts();
   // Called before the handler is made.
   void SetCaller(Caller caller) { facts_.caller = std::move(caller); }
   // On the poller's thread.

@@ -182,7 +182,7 @@ std::shared_ptr<StreamHandler> GenericServer::Admit(const Method& method,
                                                     std::shared_ptr<GenericCall> call) {
   if (gate_ == nullptr) return method.factory(std::move(call));
   Admission admission =
-      gate_->Admit(*method.row, gate_->Looks(*method.row) ? call->connection() : Connection());
+      gate_->Admit(*method.row, gate_->Looks(*method.row) ? call->caller_facts() : CallerFacts());
   call->SetCaller(std::move(admission.caller));
   if (!admission.status.ok()) {
     call->Finish(admission.status);

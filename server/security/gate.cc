@@ -118,24 +118,23 @@ absl::Status Gate::Refuse(Refusal refusal, absl::string_view why) const {
              : ReasonedError(absl::StatusCode::kPermissionDenied, Reason::kNotPermitted, why);
 }
 
-absl::StatusOr<Identity> Gate::IdentityOf(const Connection& connection,
-                                          const GateFiles& files) const {
-  if (!connection.encrypted) {
+absl::StatusOr<Identity> Gate::IdentityOf(const CallerFacts& facts, const GateFiles& files) const {
+  if (!facts.encrypted) {
     return Refuse(Refusal::kPlaintext, "this server takes calls over TLS only");
   }
-  if (connection.certified) {
-    absl::StatusOr<Identity> identity = IdentityOfUris(connection.uris, options_.domain);
+  if (facts.certified) {
+    absl::StatusOr<Identity> identity = IdentityOfUris(facts.uris, options_.domain);
     if (identity.ok()) return identity;
     return Refuse(Refusal::kBadIdentity, identity.status().message());
   }
-  if (connection.authorization.empty()) {
+  if (facts.authorization.empty()) {
     return Refuse(Refusal::kNoIdentity,
                   "this server needs a client certificate or a bearer token, and the call has "
                   "neither");
   }
-  absl::string_view token = connection.authorization[0];
-  const bool bearer = connection.authorization.size() == 1 &&
-                      absl::ConsumePrefix(&token, kBearer) && token.size() <= kTokenBytesMax;
+  absl::string_view token = facts.authorization[0];
+  const bool bearer = facts.authorization.size() == 1 && absl::ConsumePrefix(&token, kBearer) &&
+                      token.size() <= kTokenBytesMax;
   const Identity* const known = bearer ? files.tokens.Find(token) : nullptr;
   if (known != nullptr) return *known;
   return Refuse(Refusal::kBadToken, "the call's bearer token is not one of this server's");
@@ -153,7 +152,7 @@ absl::Status Gate::CheckHome(const MethodRow& row, uint32_t server) const {
 
 bool Gate::Looks(const MethodRow& row) const { return options_.secured || IsOfServers(row); }
 
-Admission Gate::AdmitPlain(const MethodRow& row, const Connection& connection) const {
+Admission Gate::AdmitPlain(const MethodRow& row, const CallerFacts& facts) const {
   if (!IsOfServers(row)) return {};
   const std::optional<Cluster> cluster = this->cluster();
   if (!cluster.has_value()) return {ServersUnknown(), {}};
@@ -164,9 +163,9 @@ Admission Gate::AdmitPlain(const MethodRow& row, const Connection& connection) c
                                                    row.method)),
             {}};
   }
-  if (connection.peer_numbers.empty()) return {CheckBare(row), {}};
+  if (facts.peer_numbers.empty()) return {CheckBare(row), {}};
   std::optional<uint32_t> sender;
-  if (connection.peer_numbers.size() == 1) sender = numbers_.SenderOf(connection.peer_numbers[0]);
+  if (facts.peer_numbers.size() == 1) sender = numbers_.SenderOf(facts.peer_numbers[0]);
   if (sender.has_value()) return {CheckHome(row, *sender), {.peer = sender}};
   return {Refuse(Refusal::kNumber, absl::StrCat("the number of this call of ", row.method,
                                                 " is not one that this server has told another; "
@@ -189,11 +188,11 @@ absl::Status Gate::CheckBare(const MethodRow& row) const {
                              " carries no number, so it comes from no server of this cluster"));
 }
 
-Admission Gate::Admit(const MethodRow& row, const Connection& connection) const {
+Admission Gate::Admit(const MethodRow& row, const CallerFacts& facts) const {
   if (row.scope == Scope::kOpen) return {};
-  if (!options_.secured) return AdmitPlain(row, connection);
+  if (!options_.secured) return AdmitPlain(row, facts);
   const std::shared_ptr<const GateFiles> files = this->files();
-  absl::StatusOr<Identity> identity = IdentityOf(connection, *files);
+  absl::StatusOr<Identity> identity = IdentityOf(facts, *files);
   if (!identity.ok()) return {identity.status(), {}};
   return {Check(row, *identity, *files), {.secured = true, .identity = *identity}};
 }

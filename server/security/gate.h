@@ -30,7 +30,7 @@
 namespace ballast::server {
 
 // The transport's facts about the other side of a call.
-struct Connection {
+struct CallerFacts {
   bool encrypted = false;         // TLS
   bool certified = false;         // it has shown a certificate that the server's CA vouches for
   std::vector<std::string> uris;  // the URIs of that certificate
@@ -90,7 +90,7 @@ class Gate {
   // Decides about a call. UNAUTHENTICATED NO_IDENTITY: the caller has to show another certificate,
   // token or number; PERMISSION_DENIED NOT_PERMITTED: this identity may not make the call;
   // UNAVAILABLE RECOVERING: an order before the servers are known. Counts refusals.
-  Admission Admit(const MethodRow& row, const Connection& connection) const;
+  Admission Admit(const MethodRow& row, const CallerFacts& facts) const;
 
   // Whether a caller let in earlier would still be: PERMISSION_DENIED when its identity is denied
   // by now. For calls that last.
@@ -111,12 +111,12 @@ class Gate {
     uint32_t home = 0;
   };
 
-  absl::StatusOr<Identity> IdentityOf(const Connection& connection, const GateFiles& files) const;
+  absl::StatusOr<Identity> IdentityOf(const CallerFacts& facts, const GateFiles& files) const;
   // The decisions that depend on the caller's identity.
   absl::Status Check(const MethodRow& row, const Identity& identity, const GateFiles& files) const;
   absl::Status CheckHome(const MethodRow& row, uint32_t server) const;
   // Without security.
-  Admission AdmitPlain(const MethodRow& row, const Connection& connection) const;
+  Admission AdmitPlain(const MethodRow& row, const CallerFacts& facts) const;
   absl::Status CheckBare(const MethodRow& row) const;
   absl::Status Refuse(Refusal refusal, absl::string_view why) const;
   std::optional<Cluster> cluster() const;

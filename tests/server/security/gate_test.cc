@@ -20,21 +20,21 @@ constexpr char kDomain[] = "test";
 
 std::string Uri(const std::string& path) { return absl::StrCat("spiffe://test/", path); }
 
-Connection Certified(const std::string& path) {
+CallerFacts Certified(const std::string& path) {
   return {.encrypted = true, .certified = true, .uris = {Uri(path)}};
 }
 
-Connection WithHeader(const std::string& value) {
+CallerFacts WithHeader(const std::string& value) {
   return {.encrypted = true, .authorization = {value}};
 }
 
 class GateTest : public testing::Test {
  protected:
-  absl::Status Admit(const char* method, const Connection& connection) {
-    return gate_.Admit(*FindMethod(method), connection).status;
+  absl::Status Admit(const char* method, const CallerFacts& facts) {
+    return gate_.Admit(*FindMethod(method), facts).status;
   }
   // The call's refusal, by the metric that counts it; "" when it was let in.
-  std::string Refused(const char* method, const Connection& connection) {
+  std::string Refused(const char* method, const CallerFacts& facts) {
     const auto counts = [this] {
       std::map<std::string, uint64_t> found;
       for (int i = 0; i <= static_cast<int>(Refusal::kNumber); ++i) {
@@ -44,7 +44,7 @@ class GateTest : public testing::Test {
       return found;
     };
     const auto before = counts();
-    const absl::Status status = Admit(method, connection);
+    const absl::Status status = Admit(method, facts);
     for (const auto& [name, count] : counts()) {
       if (count == before.at(name)) continue;
       EXPECT_FALSE(status.ok());
@@ -91,7 +91,7 @@ TEST_F(GateTest, AConnectionWithoutIdentityIsUnauthenticated) {
   EXPECT_EQ(Refused(kAttach, {}), "plaintext");
   EXPECT_EQ(Refused(kAttach, {.encrypted = true}), "no_identity");
   EXPECT_EQ(Refused(kAttach, Certified("nonsense")), "bad_identity");
-  Connection two = Certified("tenant/a/trainer");
+  CallerFacts two = Certified("tenant/a/trainer");
   two.uris.push_back(Uri("admin"));
   EXPECT_EQ(Refused(kAttach, two), "bad_identity");
   two.uris.clear();
@@ -156,14 +156,14 @@ TEST_F(GateTest, ATokenCountsOverTlsAndWithoutACertificateOnly) {
   EXPECT_EQ(Refused(kAttach, WithHeader("secret")), "bad_token");
   EXPECT_EQ(Refused(kAttach, WithHeader("Bearer other")), "bad_token");
   EXPECT_EQ(Refused(kStatus, WithHeader("Bearer secret")), "role");
-  Connection plain = WithHeader("Bearer secret");
+  CallerFacts plain = WithHeader("Bearer secret");
   plain.encrypted = false;
   EXPECT_EQ(Refused(kAttach, plain), "plaintext");
-  Connection twice = WithHeader("Bearer secret");
+  CallerFacts twice = WithHeader("Bearer secret");
   twice.authorization.push_back("Bearer secret");
   EXPECT_EQ(Refused(kAttach, twice), "bad_token");
   // A certificate is not made better by a token.
-  Connection both = Certified("tenant/a/viewer");
+  CallerFacts both = Certified("tenant/a/viewer");
   both.authorization = {"Bearer secret"};
   EXPECT_EQ(Refused(kAttach, both), "role");
   const absl::Status status = Admit(kAttach, WithHeader("Bearer other"));
@@ -171,7 +171,7 @@ TEST_F(GateTest, ATokenCountsOverTlsAndWithoutACertificateOnly) {
 }
 
 TEST_F(GateTest, ADeniedIdentityIsRefusedFromTheNextCallOn) {
-  const Connection trainer = Certified("tenant/a/trainer/7");
+  const CallerFacts trainer = Certified("tenant/a/trainer/7");
   const Admission before = gate_.Admit(*FindMethod(kAttach), trainer);
   EXPECT_TRUE(before.status.ok());
   EXPECT_TRUE(gate_.StillAllowed(before.caller).ok());

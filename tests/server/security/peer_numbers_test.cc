@@ -155,17 +155,17 @@ class PlainGateTest : public testing::Test {
   void HeardAll() {
     for (const uint32_t server : {0u, 2u}) gate_.numbers()->Answered(server, "hash");
   }
-  Connection From(uint32_t server) {
+  CallerFacts From(uint32_t server) {
     const std::string number = absl::BytesToHexString(gate_.numbers()->NumberFor(server));
-    Connection connection;
-    connection.peer_numbers = {absl::StrCat(server, " ", number)};
-    return connection;
+    CallerFacts facts;
+    facts.peer_numbers = {absl::StrCat(server, " ", number)};
+    return facts;
   }
-  absl::Status Admit(const char* method, const Connection& connection = {}) {
-    return gate_.Admit(*FindMethod(method), connection).status;
+  absl::Status Admit(const char* method, const CallerFacts& facts = {}) {
+    return gate_.Admit(*FindMethod(method), facts).status;
   }
-  absl::Status Vote(uint32_t server, const Connection& connection = {}) {
-    const Admission admission = gate_.Admit(*FindMethod(kVote), connection);
+  absl::Status Vote(uint32_t server, const CallerFacts& facts = {}) {
+    const Admission admission = gate_.Admit(*FindMethod(kVote), facts);
     return admission.status.ok() ? gate_.CheckVoter(admission.caller, server) : admission.status;
   }
   uint64_t Refused(const char* reason) { return metrics_.calls_refused(reason)->value(); }
@@ -179,11 +179,11 @@ TEST_F(PlainGateTest, AnOrderCarriesTheNumberThatWasToldTheHome) {
   EXPECT_EQ(Admit(kDrop, From(0)), absl::OkStatus());
   EXPECT_EQ(ReasonOf(Admit(kDrop, From(2))), Reason::kNotPermitted);
   EXPECT_EQ(Refused("not_home"), 1u);
-  Connection wrong = From(0);
+  CallerFacts wrong = From(0);
   wrong.peer_numbers[0].back() ^= 1;
-  Connection twice = From(0);
+  CallerFacts twice = From(0);
   twice.peer_numbers.push_back(twice.peer_numbers[0]);
-  for (const Connection& stranger : {Connection(), wrong, twice}) {
+  for (const CallerFacts& stranger : {CallerFacts(), wrong, twice}) {
     for (const char* const method : {kDrop, kVote, kWhichRest}) {
       const absl::Status status = Admit(method, stranger);
       EXPECT_EQ(status.code(), absl::StatusCode::kUnauthenticated) << method;
@@ -207,7 +207,7 @@ TEST_F(PlainGateTest, OfAStrangersCallsThoseOfServersAreRefusedAndNoOthers) {
 
 TEST_F(PlainGateTest, ARefusalDoesNotShowTheNumber) {
   HeardAll();
-  Connection wrong = From(0);
+  CallerFacts wrong = From(0);
   wrong.peer_numbers[0].back() ^= 1;
   const std::string hex = wrong.peer_numbers[0].substr(2, 30);
   EXPECT_THAT(std::string(Admit(kDrop, wrong).message()), testing::Not(testing::HasSubstr(hex)));
