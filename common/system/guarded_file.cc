@@ -21,13 +21,13 @@ absl::Status CannotRead(const std::string& path, int error) {
 }
 
 // Mode bits that a file must not have, the access they grant to others, and a mode without them.
-struct Rule {
+struct ModeRule {
   mode_t forbidden = 0;
   const char* lets = "";
   mode_t instead = 0;
 };
 
-Rule RuleOf(FileGuard guard, uid_t owner) {
+ModeRule ModeRuleOf(FileGuard guard, uid_t owner) {
   constexpr mode_t kWriters = S_IWGRP | S_IWOTH;
   switch (guard) {
     case FileGuard::kNone:
@@ -44,7 +44,7 @@ Rule RuleOf(FileGuard guard, uid_t owner) {
 }
 
 absl::Status CheckMode(const std::string& path, FileGuard guard, const struct stat& facts) {
-  const Rule rule = RuleOf(guard, facts.st_uid);
+  const ModeRule rule = ModeRuleOf(guard, facts.st_uid);
   const mode_t mode = facts.st_mode & 0777;
   if ((mode & rule.forbidden) == 0) return absl::OkStatus();
   return absl::PermissionDeniedError(absl::StrFormat(

@@ -22,18 +22,18 @@ namespace {
 using SteadyClock = std::chrono::steady_clock;
 
 // A TCP connection that waits no longer than its deadline.
-class Connection {
+class TimedConnection {
  public:
-  Connection(const HostPort& to, SteadyClock::time_point deadline) : deadline_(deadline) {
+  TimedConnection(const HostPort& to, SteadyClock::time_point deadline) : deadline_(deadline) {
     const auto found = FindAddresses(to.host, to.port, SocketUse::kConnect);
     if (!found.ok()) return;
     for (const SocketAddress& one : *found) {
       if (!open_) TryOpen(one);
     }
   }
-  ~Connection() { Close(); }
-  Connection(const Connection&) = delete;
-  Connection& operator=(const Connection&) = delete;
+  ~TimedConnection() { Close(); }
+  TimedConnection(const TimedConnection&) = delete;
+  TimedConnection& operator=(const TimedConnection&) = delete;
 
   bool open() const { return open_; }
   // The other end has closed the connection.
@@ -92,11 +92,11 @@ class Connection {
   bool ended_ = false;
 };
 
-// TLS over a Connection. The bytes pass through memory, because OpenSSL's own writes may raise
+// TLS over a TimedConnection. The bytes pass through memory, because OpenSSL's own writes may raise
 // SIGPIPE in another program's process.
 class Handshake {
  public:
-  Handshake(SSL_CTX* context, Connection* connection)
+  Handshake(SSL_CTX* context, TimedConnection* connection)
       : ssl_(SSL_new(context)), connection_(connection) {
     SSL_set_bio(ssl_.get(), BIO_new(BIO_s_mem()), BIO_new(BIO_s_mem()));
     SSL_set_connect_state(ssl_.get());
@@ -135,7 +135,7 @@ class Handshake {
   }
 
   const OpenSslPtr<SSL> ssl_;
-  Connection* const connection_;
+  TimedConnection* const connection_;
 };
 
 // Files that cannot be read add nothing: the handshake then shows the missing ones.
@@ -261,7 +261,7 @@ int ReadOne(SSL* ssl) {
 std::string ExplainHandshake(const HandshakeQuestion& question) {
   const absl::StatusOr<HostPort> to = ParseHostPort(question.address);
   if (!to.ok()) return "";
-  Connection connection(*to, SteadyClock::now() + question.timeout);
+  TimedConnection connection(*to, SteadyClock::now() + question.timeout);
   if (!connection.open()) return "";
   const OpenSslPtr<SSL_CTX> context = MakeContext(question);
   Handshake handshake(context.get(), &connection);

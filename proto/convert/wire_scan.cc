@@ -77,9 +77,9 @@ class PiecesStream : public google::protobuf::io::ZeroCopyInputStream {
   int64_t count_ = 0;
 };
 
-class Scanner {
+class WireScanner {
  public:
-  Scanner(CodedInputStream* in, size_t bytes) : in_(in), bytes_(bytes) {}
+  WireScanner(CodedInputStream* in, size_t bytes) : in_(in), bytes_(bytes) {}
 
   absl::Status Fields(const Descriptor& type, int depth);
   size_t memory() const { return memory_; }
@@ -100,7 +100,7 @@ class Scanner {
 
 absl::Status Cut() { return BadFrame("a field ends in the middle"); }
 
-absl::Status Scanner::Take(size_t memory) {
+absl::Status WireScanner::Take(size_t memory) {
   memory_ += memory;
   const size_t limit = WireMemoryMax(bytes_);
   if (memory_ <= limit) return absl::OkStatus();
@@ -108,7 +108,7 @@ absl::Status Scanner::Take(size_t memory) {
                                " in memory; send fewer elements"));
 }
 
-size_t Scanner::SizeOf(const Descriptor& type) {
+size_t WireScanner::SizeOf(const Descriptor& type) {
   const auto [found, is_new] = sizes_.try_emplace(&type, 0);
   if (is_new) {
     const Message* like = MessageFactory::generated_factory()->GetPrototype(&type);
@@ -118,7 +118,7 @@ size_t Scanner::SizeOf(const Descriptor& type) {
   return found->second;
 }
 
-absl::Status Scanner::Fields(const Descriptor& type, int depth) {
+absl::Status WireScanner::Fields(const Descriptor& type, int depth) {
   if (depth > kWireDepthMax) {
     return BadFrame(absl::StrCat("messages nested deeper than ", kWireDepthMax));
   }
@@ -140,14 +140,14 @@ absl::Status Scanner::Fields(const Descriptor& type, int depth) {
   return in_->ConsumedEntireMessage() ? absl::OkStatus() : Cut();
 }
 
-absl::Status Scanner::Field(const Descriptor& type, uint32_t tag, int depth) {
+absl::Status WireScanner::Field(const Descriptor& type, uint32_t tag, int depth) {
   const int wire_type = WireFormatLite::GetTagWireType(tag);
   const FieldDescriptor* field = type.FindFieldByNumber(WireFormatLite::GetTagFieldNumber(tag));
   if (wire_type == WireFormatLite::WIRETYPE_LENGTH_DELIMITED) return Delimited(field, depth);
   return Number(field, wire_type);
 }
 
-absl::Status Scanner::Number(const FieldDescriptor* field, int wire_type) {
+absl::Status WireScanner::Number(const FieldDescriptor* field, int wire_type) {
   uint64_t wide = 0;
   uint32_t narrow = 0;
   bool read = false;
@@ -165,7 +165,7 @@ absl::Status Scanner::Number(const FieldDescriptor* field, int wire_type) {
   return Take(field->is_repeated() ? kNumberBytes : 0);
 }
 
-absl::Status Scanner::Delimited(const FieldDescriptor* field, int depth) {
+absl::Status WireScanner::Delimited(const FieldDescriptor* field, int depth) {
   int length = 0;
   if (!in_->ReadVarintSizeAsInt(&length)) return Cut();
   if (length > in_->BytesUntilLimit()) return Cut();
@@ -185,7 +185,7 @@ absl::Status Scanner::Delimited(const FieldDescriptor* field, int depth) {
   return in_->Skip(length) ? absl::OkStatus() : Cut();
 }
 
-absl::Status Scanner::Packed(const FieldDescriptor& field, int length) {
+absl::Status WireScanner::Packed(const FieldDescriptor& field, int length) {
   using Type = FieldDescriptor::CppType;
   const Type type = field.cpp_type();
   const auto wire =
@@ -222,7 +222,7 @@ absl::StatusOr<size_t> ScanWire(const Payload& bytes, const MessageLite& like) {
   PiecesStream stream(bytes);
   CodedInputStream in(&stream);
   in.PushLimit(static_cast<int>(bytes.bytes()));
-  Scanner scanner(&in, bytes.bytes());
+  WireScanner scanner(&in, bytes.bytes());
   BALLAST_RETURN_IF_ERROR(scanner.Fields(TypeOf(like), 1));
   return scanner.memory();
 }

@@ -13,9 +13,9 @@ namespace ballast::config {
 namespace {
 
 // Reads forward until the first fault, which it remembers. Every reader returns false after one.
-class Scanner {
+class JsonScanner {
  public:
-  explicit Scanner(absl::string_view text) : text_(text) {}
+  explicit JsonScanner(absl::string_view text) : text_(text) {}
 
   bool Document() {
     if (!Value(0)) return false;
@@ -153,7 +153,7 @@ bool IsJsonName(absl::string_view name) { return absl::EndsWithIgnoreCase(name, 
 
 bool CheckJson(absl::string_view text, absl::string_view name, ErrorList* errors) {
   if (absl::StripAsciiWhitespace(text).empty()) return true;
-  Scanner scanner(text);
+  JsonScanner scanner(text);
   if (scanner.Document()) return true;
   errors->Add(absl::StrCat(name, ":", scanner.place()),
               absl::StrCat("not valid JSON: ", scanner.fault()));

@@ -33,12 +33,12 @@ struct SegmentChain {
 };
 
 // Evidence of flushes and generations on pages.
-struct Heard {
+struct FlushEvidence {
   bool any_record = false;
   uint32_t generation = 0;
   FlushProof proof;
 
-  void Add(const Heard& other) {
+  void Add(const FlushEvidence& other) {
     any_record = any_record || other.any_record;
     generation = std::max(generation, other.generation);
     if (other.proof.lsn > proof.lsn) proof = other.proof;
@@ -55,13 +55,13 @@ class ChainReader {
     BALLAST_RETURN_IF_ERROR(CheckRing());
     BALLAST_RETURN_IF_ERROR(FollowChain());
     BALLAST_RETURN_IF_ERROR(LookAhead());
-    if (end_.lsn <= heard_.proof.lsn) return DamagedEnd();
+    if (end_.lsn <= evidence_.proof.lsn) return DamagedEnd();
     if (!CanContinue()) return DamagedNumbers();
     return LogChain{.first_sequence = segments_.begin()->first,
                     .records = std::move(records_),
                     .end = end_,
-                    .proof = std::move(heard_.proof),
-                    .generation = heard_.generation,
+                    .proof = std::move(evidence_.proof),
+                    .generation = evidence_.generation,
                     .secret = segments_.rbegin()->second.secret};
   }
 
@@ -212,10 +212,10 @@ class ChainReader {
   // Looks at every page after the end for records that prove a flush, and for the newest
   // generation.
   absl::Status LookAhead() {
-    if (!records_.empty()) heard_.Add(Say(records_.back()));
+    if (!records_.empty()) evidence_.Add(Say(records_.back()));
     // Before its first record only the header says what was flushed in front of the segment.
-    heard_.Add(Say(segments_.at(end_.sequence)));
-    heard_.generation = std::max(heard_.generation, end_.generation);
+    evidence_.Add(Say(segments_.at(end_.sequence)));
+    evidence_.generation = std::max(evidence_.generation, end_.generation);
     BALLAST_RETURN_IF_ERROR(LookThrough(end_.sequence, end_.offset).status());
     for (uint32_t index = 0; index < files_.count(); ++index) {
       uint64_t sequence = sequence_of_file_[index];
@@ -225,7 +225,7 @@ class ChainReader {
         for (sequence = end_.sequence + 1; files_.IndexOf(sequence) != index;) ++sequence;
         if (sequence > segments_.rbegin()->first + 1) return DamagedHeader(index);
       } else if (sequence > end_.sequence) {
-        heard_.Add(Say(segments_.at(sequence)));
+        evidence_.Add(Say(segments_.at(sequence)));
       } else {
         continue;
       }
@@ -262,7 +262,7 @@ class ChainReader {
   // one.
   absl::StatusOr<bool> LookThrough(uint64_t sequence, uint64_t offset) {
     const uint64_t left = options_.segment_bytes - offset;
-    std::vector<Heard> pieces((left + kLogPieceBytes - 1) / kLogPieceBytes);
+    std::vector<FlushEvidence> pieces((left + kLogPieceBytes - 1) / kLogPieceBytes);
     BALLAST_RETURN_IF_ERROR(
         lanes_->ForEach(pieces.size(), [&](size_t i, const Arena& scratch) -> absl::Status {
           const Spot spot{.sequence = sequence,
@@ -271,14 +271,14 @@ class ChainReader {
           return LookAtPiece(spot, scratch, &pieces[i]);
         }));
     bool any = false;
-    for (const Heard& piece : pieces) {
+    for (const FlushEvidence& piece : pieces) {
       any = any || piece.any_record;
-      heard_.Add(piece);
+      evidence_.Add(piece);
     }
     return any;
   }
 
-  absl::Status LookAtPiece(const Spot& begin, const Arena& scratch, Heard* heard) const {
+  absl::Status LookAtPiece(const Spot& begin, const Arena& scratch, FlushEvidence* heard) const {
     const uint64_t bytes = std::min(kLogPieceBytes, options_.segment_bytes - begin.offset);
     BALLAST_RETURN_IF_ERROR(
         files_.Read(files_.IndexOf(begin.sequence), begin.offset, bytes, scratch.data()));
@@ -296,13 +296,13 @@ class ChainReader {
     return absl::OkStatus();
   }
 
-  Heard Say(const SegmentHeader& header) const {
+  FlushEvidence Say(const SegmentHeader& header) const {
     return {.generation = header.generation,
             .proof = {header.flushed_lsn, absl::StrCat("the header of segment ", header.sequence,
                                                        " in ", files_.PathOf(header.sequence))}};
   }
 
-  Heard Say(const RecordHeader& header) const {
+  FlushEvidence Say(const RecordHeader& header) const {
     return {.any_record = true,
             .generation = header.generation,
             .proof = {header.flushed_lsn,
@@ -312,7 +312,7 @@ class ChainReader {
 
   // The last generation is followed by a lower one, and a reader skips its records.
   bool CanContinue() const {
-    return heard_.generation < UINT32_MAX && end_.lsn < kNumberMax && end_.sequence < kNumberMax;
+    return evidence_.generation < UINT32_MAX && end_.lsn < kNumberMax && end_.sequence < kNumberMax;
   }
 
   // Errors.
@@ -326,7 +326,7 @@ class ChainReader {
 
   absl::Status DamagedNumbers() const {
     return absl::DataLossError(
-        absl::StrCat("the gradient log is damaged: generation ", heard_.generation, ", record ",
+        absl::StrCat("the gradient log is damaged: generation ", evidence_.generation, ", record ",
                      end_.lsn, " in segment ", end_.sequence,
                      " are numbers that no log reaches; restore the files from a copy"));
   }
@@ -336,7 +336,7 @@ class ChainReader {
     return absl::DataLossError(absl::StrCat(
         "the gradient log is damaged in ", files_.PathOf(end_.sequence), " at byte ", end_.offset,
         ": record ", end_.lsn, " is missing, after the last whole one, of round ", round, "; ",
-        heard_.proof.witness, " says that all up to ", heard_.proof.lsn,
+        evidence_.proof.witness, " says that all up to ", evidence_.proof.lsn,
         " had been flushed; restore the files ", "from a copy"));
   }
 
@@ -360,7 +360,7 @@ class ChainReader {
   std::vector<uint64_t> sequence_of_file_;      // 0: no whole header
   std::vector<RecordHeader> records_;
   LogPosition end_;  // the end of the chain's last record
-  Heard heard_;
+  FlushEvidence evidence_;
 };
 
 }  // namespace
