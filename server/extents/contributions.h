@@ -34,7 +34,7 @@ struct ReduceWork {
 
 // An extent's part of the vote.
 struct ReducedNorm {
-  reduce::ExtentNorm norm;
+  reduce::TileNormSum norm;
   Nonfinite first_nonfinite;
 };
 

@@ -141,8 +141,8 @@ NonfiniteElement FindNonfinite(const KernelTable& kernels, const ExtentContribut
   return found;
 }
 
-ExtentNorm ReduceExtent(const KernelTable& kernels, const ExtentContributions& extent) {
-  ExtentNorm norm;
+TileNormSum ReduceExtent(const KernelTable& kernels, const ExtentContributions& extent) {
+  TileNormSum norm;
   const size_t tiles = TileCount(extent);
   for (size_t tile = 0; tile < tiles; ++tile) norm.Add(ReduceTile(kernels, extent, tile));
   return norm;

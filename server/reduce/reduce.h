@@ -46,7 +46,7 @@ struct ExtentContributions {
 };
 
 // Sum of squares and non-finite count of one extent's summed gradient.
-struct ExtentNorm {
+struct TileNormSum {
   double sumsq = 0;
   uint64_t nonfinite = 0;
   // Adds the next tile; tiles must come in index order.
@@ -83,6 +83,6 @@ NonfiniteElement FindNonfinite(const KernelTable& kernels, const ExtentContribut
                                size_t tile);
 
 // All tiles in order, in this thread.
-ExtentNorm ReduceExtent(const KernelTable& kernels, const ExtentContributions& extent);
+TileNormSum ReduceExtent(const KernelTable& kernels, const ExtentContributions& extent);
 
 }  // namespace ballast::reduce

@@ -215,7 +215,7 @@ Decision Reference::Decide(const std::vector<std::vector<float>>& sums) {
   Vote vote;
   for (uint32_t e = 0; e < sums.size(); ++e) {
     input.extent_group.push_back(layout_.extents()[e].group);
-    reduce::ExtentNorm total;
+    reduce::TileNormSum total;
     for (size_t at = 0; at < sums[e].size(); at += kTileElements) {
       const size_t count = std::min<size_t>(kTileElements, sums[e].size() - at);
       total.Add(norm(sums[e].data() + at, count));

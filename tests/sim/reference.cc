@@ -278,7 +278,7 @@ void Reference::Decide(uint64_t round, const std::vector<std::vector<float>>& su
   }
   for (uint32_t e = 0; e < sums.size(); ++e) {
     input.extent_group.push_back(layout_->extents()[e].group);
-    reduce::ExtentNorm total;
+    reduce::TileNormSum total;
     for (size_t at = 0; at < sums[e].size(); at += layout_->tile_elements()) {
       const size_t count = std::min<size_t>(layout_->tile_elements(), sums[e].size() - at);
       total.Add(norm(sums[e].data() + at, count));

@@ -25,8 +25,8 @@ float ReferenceTileSumsq(const float* x, size_t count) {
   return lanes[0];
 }
 
-ExtentNorm ReferenceNorm(const std::vector<float>& x, size_t tile_elements) {
-  ExtentNorm norm;
+TileNormSum ReferenceNorm(const std::vector<float>& x, size_t tile_elements) {
+  TileNormSum norm;
   for (size_t begin = 0; begin < x.size(); begin += tile_elements) {
     const size_t count = std::min(tile_elements, x.size() - begin);
     norm.sumsq += static_cast<double>(ReferenceTileSumsq(x.data() + begin, count));
@@ -35,7 +35,7 @@ ExtentNorm ReferenceNorm(const std::vector<float>& x, size_t tile_elements) {
   return norm;
 }
 
-bool SameNorm(const ExtentNorm& a, const ExtentNorm& b) {
+bool SameNorm(const TileNormSum& a, const TileNormSum& b) {
   const bool same_sum = a.sumsq == b.sumsq || (std::isnan(a.sumsq) && std::isnan(b.sumsq));
   return same_sum && a.nonfinite == b.nonfinite;
 }
@@ -105,13 +105,13 @@ class ReduceIsaTest : public ::testing::TestWithParam<simd::Isa> {
   }
   void ExpectReference(ExtentData* data, size_t tile_elements) {
     const std::vector<float> expected = data->ReferenceSum();
-    const ExtentNorm norm = ReduceExtent(Kernels(GetParam()), data->Contributions(tile_elements));
+    const TileNormSum norm = ReduceExtent(Kernels(GetParam()), data->Contributions(tile_elements));
     for (size_t i = 0; i < data->elements; ++i) {
       ASSERT_TRUE(SameFloat(data->sum[i], expected[i]))
           << DTypeName(data->dtype) << " element " << i << " of " << data->elements;
     }
     ASSERT_EQ(data->sum[data->elements], -7.0f) << "wrote past the end";
-    const ExtentNorm expected_norm = ReferenceNorm(expected, tile_elements);
+    const TileNormSum expected_norm = ReferenceNorm(expected, tile_elements);
     ASSERT_TRUE(SameNorm(norm, expected_norm))
         << norm.sumsq << " and " << norm.nonfinite << " instead of " << expected_norm.sumsq
         << " and " << expected_norm.nonfinite;
@@ -185,7 +185,7 @@ TEST_P(ReduceIsaTest, TheNormDoesNotDependOnHowRunsCutTheTiles) {
   whole.CutIntoRuns({3, 100}, nullptr);
   whole.presence[1] = {1, 0};
   const KernelTable& kernels = Kernels(GetParam());
-  const ExtentNorm norm = ReduceExtent(kernels, whole.Contributions(2048));
+  const TileNormSum norm = ReduceExtent(kernels, whole.Contributions(2048));
   EXPECT_TRUE(SameNorm(norm, ReduceExtent(kernels, cut.Contributions(2048))));
   EXPECT_EQ(whole.sum, cut.sum);
 }
@@ -217,7 +217,7 @@ TEST_P(ReduceIsaTest, AnOverflowOfTheNormIsInfiniteWithoutNonfiniteElements) {
   ExtentData data(DType::kF32, 1, 64, false, 10);
   const float large = 1e30f;
   std::memcpy(data.memory[0].data(), &large, 4);
-  const ExtentNorm norm = ReduceExtent(Kernels(GetParam()), data.Contributions(64, false));
+  const TileNormSum norm = ReduceExtent(Kernels(GetParam()), data.Contributions(64, false));
   EXPECT_TRUE(std::isinf(norm.sumsq));
   EXPECT_EQ(norm.nonfinite, 0u);
 }
@@ -236,7 +236,7 @@ TEST_P(ReduceIsaTest, TheNormOfGradientsWhoseSquaresUnderflowIsZero) {
       const std::vector<float> zeros(64, 0.0f);
       data.grads = {equal.data()};
       if (slots == 2) data.grads.push_back(zeros.data());
-      const ExtentNorm norm = ReduceExtent(Kernels(GetParam()), data.Contributions(64));
+      const TileNormSum norm = ReduceExtent(Kernels(GetParam()), data.Contributions(64));
       EXPECT_EQ(norm.sumsq, 64 * square) << x;
       EXPECT_EQ(norm.nonfinite, 0u);
     }
@@ -336,7 +336,7 @@ TEST(ReduceTest, TilesReducedInAnyOrderGiveTheSameParts) {
   ASSERT_EQ(TileCount(extent), 4u);
   std::vector<TileNorm> tiles(4);
   for (size_t tile : {3, 1, 0, 2}) tiles[tile] = ReduceTile(kernels, extent, tile);
-  ExtentNorm norm;
+  TileNormSum norm;
   for (const TileNorm& tile : tiles) norm.Add(tile);
   EXPECT_TRUE(SameNorm(norm, ReduceExtent(kernels, extent)));
 }
