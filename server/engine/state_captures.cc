@@ -96,39 +96,39 @@ absl::Status StateCaptures::GivenUp() const {
 }
 
 void StateCaptures::CaptureState(uint64_t round, TakeExtent take, Captured done) {
-  deps_.strand->Post([this, order = Order{round, std::move(take), std::move(done)}] {
-    if (!ended_.ok()) return order.done(ended_);
-    if (order.round == 0) return order.done(absl::InvalidArgumentError("there is no round 0"));
-    if (!held_.has_value() || order_.has_value()) {
-      return order.done(absl::FailedPreconditionError(
+  deps_.strand->Post([this, request = CaptureRequest{round, std::move(take), std::move(done)}] {
+    if (!ended_.ok()) return request.done(ended_);
+    if (request.round == 0) return request.done(absl::InvalidArgumentError("there is no round 0"));
+    if (!held_.has_value() || request_.has_value()) {
+      return request.done(absl::FailedPreconditionError(
           absl::StrCat("server ", deps_.server, " holds no state of job \"", fsm_->plan().spec.name,
                        "\" that could be captured; take the snapshot again")));
     }
-    order_ = order;
+    request_ = request;
     OnRound();
   });
 }
 
 void StateCaptures::OnRound() {
-  if (!order_.has_value() || fsm_->round() < order_->round) return;
-  Order order = *std::exchange(order_, std::nullopt);
-  if (fsm_->plan().layout_version == layout_version_) return Start(std::move(order));
+  if (!request_.has_value() || fsm_->round() < request_->round) return;
+  CaptureRequest request = *std::exchange(request_, std::nullopt);
+  if (fsm_->plan().layout_version == layout_version_) return Start(std::move(request));
   Release();
-  order.done(absl::AbortedError(absl::StrCat("job \"", fsm_->plan().spec.name,
-                                             "\" has grown meanwhile; take the snapshot again")));
+  request.done(absl::AbortedError(absl::StrCat("job \"", fsm_->plan().spec.name,
+                                               "\" has grown meanwhile; take the snapshot again")));
 }
 
-void StateCaptures::Start(Order order) {
+void StateCaptures::Start(CaptureRequest request) {
   if (thread_ == nullptr) thread_ = deps_.executors->MakeExecutor("capture", 1, kBesideRounds);
   capturing_ = CaptureRun::Start(
       {.layout = fsm_->layout(),
        .log = std::exchange(log_, nullptr),
        .held = *std::exchange(held_, std::nullopt),
-       .round = order.round,
+       .round = request.round,
        .kernels = deps_.kernels,
        .optimizer = OptimizerOf(fsm_->plan().spec)},
-      std::move(order.take), thread_, paced_ ? deps_.clock : nullptr,
-      [this, end = deps_.strand->Ending(), done = std::move(order.done),
+      std::move(request.take), thread_, paced_ ? deps_.clock : nullptr,
+      [this, end = deps_.strand->Ending(), done = std::move(request.done),
        start = BeforeFirstRound(fsm_->plan(), deps_.server)](absl::StatusOr<CapturedRound> result) {
         if (result.ok() && result->prepared.tensor_step.empty()) {
           result = start;
@@ -159,8 +159,8 @@ void StateCaptures::Release() {
   log_->LetAllGo();
   log_ = nullptr;
   held_.reset();
-  if (!order_.has_value()) return;
-  std::exchange(order_, std::nullopt)->done(GivenUp());
+  if (!request_.has_value()) return;
+  std::exchange(request_, std::nullopt)->done(GivenUp());
 }
 
 void StateCaptures::End(const absl::Status& why) {

@@ -63,7 +63,7 @@ class StateCaptures final : public CaptureCalls {
   void End(const absl::Status& why);
 
  private:
-  struct Order {
+  struct CaptureRequest {
     uint64_t round = 0;
     TakeExtent take;
     Captured done;
@@ -74,7 +74,7 @@ class StateCaptures final : public CaptureCalls {
   // `there`: no initial weights are missing before the first round.
   void Hold(bool there, const Held& done);
   void OnHeld(const HeldState& held, const absl::Status& status, const Held& done);
-  void Start(Order order);
+  void Start(CaptureRequest request);
   void Release();
   // The error of a hold or capture broken off by the job's end or a Release.
   absl::Status GivenUp() const;
@@ -86,7 +86,7 @@ class StateCaptures final : public CaptureCalls {
   std::optional<HeldState> held_;          // once the log has said so
   uint32_t layout_version_ = 0;            // of the held state
   bool release_wanted_ = false;            // while the log is asked to hold
-  std::optional<Order> order_;             // waits for its round
+  std::optional<CaptureRequest> request_;  // waits for its round
   std::shared_ptr<CaptureRun> capturing_;  // null: none is under way
   bool paced_ = true;                      // false after a capture that the log had no room for
   absl::Status ended_;                     // why the job has ended; OK: it has not

@@ -4,10 +4,10 @@
 
 namespace ballast::server {
 
-void StateSender::Send(Order order) {
+void StateSender::Send(SendRequest request) {
   auto stream = std::make_shared<Stream>();
-  stream->sink = sinks_->Sink(order.slot);
-  stream->order = std::move(order);
+  stream->sink = sinks_->Sink(request.slot);
+  stream->request = std::move(request);
   Continue(stream);
 }
 
@@ -15,24 +15,24 @@ std::shared_ptr<SlotSink> StateSender::Reader(const Stream& stream) const {
   const Phase phase = fsm_->phase();
   const bool steady =
       phase != Phase::kApplying && phase != Phase::kFailed && phase != Phase::kFinished;
-  if (!steady || fsm_->round() != stream.order.round) return nullptr;
+  if (!steady || fsm_->round() != stream.request.round) return nullptr;
   std::shared_ptr<SlotSink> sink = stream.sink.lock();
-  return sinks_->Sink(stream.order.slot) == sink ? sink : nullptr;
+  return sinks_->Sink(stream.request.slot) == sink ? sink : nullptr;
 }
 
 void StateSender::Continue(const StreamRef& stream) {
-  const Order& order = stream->order;
+  const SendRequest& request = stream->request;
   Tier* const tier = state_->store.tier();
   while (const std::shared_ptr<SlotSink> sink = Reader(*stream)) {
-    if (stream->next == order.extents.size()) {
-      if (stream->held == 0 && order.end) order.end();
+    if (stream->next == request.extents.size()) {
+      if (stream->held == 0 && request.end) request.end();
       return;
     }
-    const uint32_t extent = order.extents[stream->next];
+    const uint32_t extent = request.extents[stream->next];
     // No arrays are needed for formed weights, nor for an order of nothing but its end.
-    if (order.arrays.empty() && (!order.weights || state_->weights.Find(extent))) {
+    if (request.arrays.empty() && (!request.weights || state_->weights.Find(extent))) {
       ++stream->next;
-      if (order.weights) SendWeights(sink.get(), extent);
+      if (request.weights) SendWeights(sink.get(), extent);
       continue;
     }
     if (stream->held >= tier->read_depth()) return;
@@ -56,8 +56,8 @@ void StateSender::SendExtent(const StreamRef& stream, uint32_t extent) {
       [next, engine = strand_->KeepAlive()](const void*) { next(absl::OkStatus()); });
   const std::shared_ptr<SlotSink> sink = Reader(*stream);
   if (sink == nullptr) return;
-  if (stream->order.weights) SendWeights(sink.get(), extent);
-  for (const uint32_t array : stream->order.arrays) SendArray(sink.get(), extent, array, arrays);
+  if (stream->request.weights) SendWeights(sink.get(), extent);
+  for (const uint32_t array : stream->request.arrays) SendArray(sink.get(), extent, array, arrays);
 }
 
 void StateSender::SendWeights(SlotSink* sink, uint32_t extent) {

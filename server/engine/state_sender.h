@@ -23,7 +23,7 @@ namespace ballast::server {
 
 class StateSender {
  public:
-  struct Order {
+  struct SendRequest {
     uint32_t slot = 0;
     uint64_t round = 0;  // the version; sending ends when it is no longer the present one
     bool weights = false;
@@ -39,13 +39,13 @@ class StateSender {
 
   // Sends to the slot's present stream. A new stream of the slot, a step, or the end of the job
   // breaks it off.
-  void Send(Order order);
+  void Send(SendRequest request);
 
  private:
   struct Stream {
-    Order order;
+    SendRequest request;
     std::weak_ptr<SlotSink> sink;  // weak: its queued pieces own the Stream
-    size_t next = 0;               // index in order.extents
+    size_t next = 0;               // index in request.extents
     size_t held = 0;               // extents acquired, or being loaded
   };
   using StreamRef = std::shared_ptr<Stream>;

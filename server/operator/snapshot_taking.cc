@@ -23,20 +23,20 @@ void SnapshotTaking::Start() {
 }
 
 absl::Status SnapshotTaking::Begin() {
-  BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(order_.plan.spec));
-  for (const uint32_t server : order_.plan.servers) {
-    bytes_ += SnapshotStore::PartBytes(order_.plan, layout, server);
+  BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(task_.plan.spec));
+  for (const uint32_t server : task_.plan.servers) {
+    bytes_ += SnapshotStore::PartBytes(task_.plan, layout, server);
   }
   // The records, which it gets last, make the manifest only larger.
-  return parts_.files->Begin(id_, order_.plan, order_.request.name,
+  return parts_.files->Begin(id_, task_.plan, task_.request.name,
                              bytes_ + EncodeManifest(Manifest()).size());
 }
 
 void SnapshotTaking::AtAll(SnapshotCall::Step step, std::function<void(absl::Status)> then) {
-  const SnapshotCall call{step, order_.plan.job, id_, round_, order_.plan.tenant};
+  const SnapshotCall call{step, task_.plan.job, id_, round_, task_.plan.tenant};
   const auto self = shared_from_this();
   const auto answers =
-      std::make_shared<WhenAll>(order_.plan.servers.size(), parts_.strand->Bind(std::move(then)));
+      std::make_shared<WhenAll>(task_.plan.servers.size(), parts_.strand->Bind(std::move(then)));
   const auto add = [self, step, answers](const absl::StatusOr<SnapshotAnswer>& answer) {
     if (answer.ok() && step == SnapshotCall::Step::kHold) {
       self->round_ = std::max(self->round_, answer->round);
@@ -47,7 +47,7 @@ void SnapshotTaking::AtAll(SnapshotCall::Step step, std::function<void(absl::Sta
     if (answer.ok()) self->before_ = answer->before;
     add(answer);
   };
-  for (const uint32_t server : order_.plan.servers) {
+  for (const uint32_t server : task_.plan.servers) {
     if (server == parts_.self->id()) {
       share_->Snapshot(call, parts_.strand->Bind(here));
     } else {
@@ -91,13 +91,13 @@ void SnapshotTaking::Mark(const SnapshotInfo& info) const {
 SnapshotManifest SnapshotTaking::Manifest() const {
   SnapshotManifest manifest;
   manifest.id = id_;
-  manifest.name = order_.request.name;
-  manifest.tenant = order_.plan.tenant;
-  manifest.job = order_.plan.spec.name;
+  manifest.name = task_.request.name;
+  manifest.tenant = task_.plan.tenant;
+  manifest.job = task_.plan.spec.name;
   manifest.created_s = static_cast<uint64_t>(std::time(nullptr));
   manifest.round = round_;
   manifest.bytes = bytes_;
-  manifest.plan = parts_.files->codec().encode(order_.plan);
+  manifest.plan = parts_.files->codec().encode(task_.plan);
   manifest.prepared = before_.prepared;
   manifest.decision = before_.decision;
   return manifest;
@@ -106,7 +106,7 @@ SnapshotManifest SnapshotTaking::Manifest() const {
 absl::StatusOr<SnapshotInfo> SnapshotTaking::CommitFiles() {
   const SnapshotManifest manifest = Manifest();
   BALLAST_RETURN_IF_ERROR(parts_.files->Commit(manifest));
-  if (order_.request.keep != 0) DropOldest();
+  if (task_.request.keep != 0) DropOldest();
   return parts_.files->InfoOf(manifest);
 }
 
@@ -117,22 +117,22 @@ void SnapshotTaking::DropOldest() const {
   if (!all.ok()) return;
   std::vector<std::pair<std::tuple<bool, uint64_t, uint64_t>, uint64_t>> others;  // and ids
   for (const SnapshotManifest& one : *all) {
-    if (one.job != order_.plan.spec.name || one.id == id_) continue;
+    if (one.job != task_.plan.spec.name || one.id == id_) continue;
     const absl::StatusOr<JobPlan> plan = parts_.files->PlanOf(one);
-    const bool ours = plan.ok() && plan->job == order_.plan.job;
+    const bool ours = plan.ok() && plan->job == task_.plan.job;
     others.push_back({{ours, ours ? one.round : 0, one.created_s}, one.id});
   }
   std::sort(others.begin(), others.end());
-  for (size_t i = 0; i + order_.request.keep < others.size() + 1; ++i) {
-    const absl::Status removed = parts_.files->Remove(order_.plan.tenant, others[i].second);
-    if (!removed.ok()) BALLAST_LOG(WARN, LogField("run", order_.plan.spec.name)) << removed;
+  for (size_t i = 0; i + task_.request.keep < others.size() + 1; ++i) {
+    const absl::Status removed = parts_.files->Remove(task_.plan.tenant, others[i].second);
+    if (!removed.ok()) BALLAST_LOG(WARN, LogField("run", task_.plan.spec.name)) << removed;
   }
 }
 
 void SnapshotTaking::GiveUp(const absl::Status& why) {
   AtAll(SnapshotCall::Step::kRelease, [self = shared_from_this(), why](const absl::Status&) {
     const auto remove = [self] {
-      return self->parts_.files->Remove(self->order_.plan.tenant, self->id_);
+      return self->parts_.files->Remove(self->task_.plan.tenant, self->id_);
     };
     self->parts_.work->Run(kTakingThread, remove, [self, why](const absl::Status& removed) {
       if (!removed.ok()) BALLAST_LOG(WARN) << removed;

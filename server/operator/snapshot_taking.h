@@ -23,16 +23,16 @@ namespace ballast::server {
 class SnapshotTaking : public std::enable_shared_from_this<SnapshotTaking> {
  public:
   using Done = std::function<void(absl::StatusOr<SnapshotInfo>)>;
-  struct Order {
+  struct Task {
     SnapshotRequest request;
     JobPlan plan;
   };
 
   // `parts` and `share` outlive the object. `done` runs once, on the strand.
-  SnapshotTaking(const DirectoryParts& parts, SnapshotShare* share, Order order, Done done)
+  SnapshotTaking(const DirectoryParts& parts, SnapshotShare* share, Task task, Done done)
       : parts_(parts),
         share_(share),
-        order_(std::move(order)),
+        task_(std::move(task)),
         done_(std::move(done)),
         id_(RandomId()) {}
 
@@ -40,7 +40,7 @@ class SnapshotTaking : public std::enable_shared_from_this<SnapshotTaking> {
 
  private:
   // Of the job's tenant.
-  SnapshotStore store() const { return parts_.files->store(order_.plan.tenant); }
+  SnapshotStore store() const { return parts_.files->store(task_.plan.tenant); }
   absl::Status Begin();
   void Hold();
   void Capture();
@@ -58,7 +58,7 @@ class SnapshotTaking : public std::enable_shared_from_this<SnapshotTaking> {
 
   const DirectoryParts parts_;
   SnapshotShare* const share_;
-  const Order order_;
+  const Task task_;
   const Done done_;
   const uint64_t id_;
   uint64_t bytes_ = 0;

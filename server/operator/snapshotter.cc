@@ -53,7 +53,7 @@ void Snapshotter::Take(const SnapshotRequest& request, int tries, const Done& do
     if (!MayBeTriedAgain(info.status()) || tries == 1) return done(info);
     parts_.strand->PostAfter(kRetryDelay, [=, this] { Take(request, tries - 1, done); });
   };
-  std::make_shared<SnapshotTaking>(parts_, share_, SnapshotTaking::Order{request, *plan}, taken)
+  std::make_shared<SnapshotTaking>(parts_, share_, SnapshotTaking::Task{request, *plan}, taken)
       ->Start();
 }
 
