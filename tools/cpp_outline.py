@@ -8,6 +8,7 @@ count as part of the function around them. Preprocessor lines count as blank.
 """
 
 import dataclasses
+import functools
 import re
 
 import source_text
@@ -33,6 +34,15 @@ class Function:
     last: int
     name: str
     scopes: tuple
+
+
+@dataclasses.dataclass(frozen=True)
+class Type:
+    """A class, struct, union or enum: its name without scopes, its line, whether in a class."""
+
+    name: str
+    line: int
+    nested: bool
 
 
 @dataclasses.dataclass
@@ -152,7 +162,7 @@ class _Scan:
 
     def __init__(self, code):
         self.code = code
-        self.functions, self.classes = [], []
+        self.functions, self.classes, self.types = [], [], []
         self._scopes = []  # (name, CppClass or None), from the outside in.
         self._line, self._line_at = 1, 0
         self._restart(0)
@@ -210,6 +220,8 @@ class _Scan:
             return
         if kind == "function":
             self._add_function(end)
+        if kind == "enum":
+            self._add_type(re.split(r"(?<!:):(?!:)", self._head)[0].split()[-1])
         self._restart(end)
 
     def _open_scope(self, at):
@@ -217,8 +229,13 @@ class _Scan:
         if re.search(r"\b(class|struct|union)\b", _TEMPLATE.sub("", self._head.strip())):
             owner = CppClass("::".join((*self._names(), name)), self._line_of(self._start()))
             self.classes.append(owner)
+            self._add_type(name)
         self._scopes.append((name, owner))
         self._restart(at + 1)
+
+    def _add_type(self, name):
+        nested = "::" in name or any(owner for _, owner in self._scopes)
+        self.types.append(Type(name.split("::")[-1], self._line_of(self._start()), nested))
 
     def _add_function(self, end):
         if self._owner():
@@ -228,7 +245,17 @@ class _Scan:
                                        self._names()))
 
 
+@functools.cache  # Two rules read each file.
+def _scan(text):
+    return _Scan(_blank_preprocessor(source_text.split_cpp(text)[0]))
+
+
 def outline(text):
     """Returns (functions, classes) of a C++ text, in the order of the text."""
-    scan = _Scan(_blank_preprocessor(source_text.split_cpp(text)[0]))
+    scan = _scan(text)
     return scan.functions, scan.classes
+
+
+def types(text):
+    """Returns the types that a C++ text defines, in the order of the text."""
+    return _scan(text).types

@@ -23,6 +23,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import limits  # noqa: E402  (found only after the line above)
 import plain_english  # noqa: E402
 import source_text  # noqa: E402
+import type_names  # noqa: E402
 
 LINE_COLUMNS_MAX = 100
 CLANG_FORMAT = "clang-format-14"
@@ -195,6 +196,7 @@ def check_style(root, fix=False):
         check_python(path, text, found)
     check_built(texts, found)
     limits.check(texts, limits.outlines_of(texts), CODE_SUFFIXES, found)
+    type_names.check(texts, found)
     if fix:
         limits.remove_needless_rows(root, found)
     return sorted(found, key=lambda entry: (str(entry[0]), entry[1]))
