@@ -101,7 +101,7 @@ absl::Status CheckScalars(const JobSpec& spec) {
     return BadSpec(absl::StrCat("durability level ", static_cast<int>(spec.durability),
                                 " is not known; ", NumberedNames<Durability>(), " are"));
   }
-  if (spec.variable_world && spec.durability == Durability::kNone) {
+  if (spec.variable_world && !IsDurable(spec)) {
     return BadSpec(
         "variable_world needs durability power or process; a job of durability none ends with "
         "its first lost trainer");

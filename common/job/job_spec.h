@@ -46,6 +46,9 @@ struct JobSpec : JobSettings {
   PolicySpec policy;        // a dynamic loss scale and a schedule, if it has them
 };
 
+// Whether the job outlives its servers.
+inline bool IsDurable(const JobSettings& job) { return job.durability != Durability::kNone; }
+
 // Bytes of all slots' user states of a round together. The home's log reserves room for them: in a
 // variable world for those of 8 trainers, or of more smaller ones.
 inline uint64_t UserStatesBytesMax(const JobSpec& spec) {

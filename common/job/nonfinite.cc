@@ -89,9 +89,7 @@ absl::Status HaltError(const Layout& layout, const JobSpec& spec, const Unapplie
           " elements are not finite. Nothing was applied: weights and optimizer state are ",
           "those of before the round. Find the cause (data, learning rate, loss_scale), ",
           "then step again",
-          spec.durability == Durability::kNone
-              ? ""
-              : ", or start the trainers again with resume=\"auto\""),
+          !IsDurable(spec) ? "" : ", or start the trainers again with resume=\"auto\""),
       {.job = spec.name, .round = round.round, .slot = static_cast<int>(round.first.slot)});
 }
 

@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
-#include "server/jobs/durable.h"
 
 namespace ballast::server {
 

@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/reason.h"
-#include "server/jobs/durable.h"
 #include "server/jobs/when_all.h"
 
 namespace ballast::server {
@@ -55,7 +54,7 @@ void OrphanedJobs::Ask(const Done& done) {
   std::vector<uint64_t> jobs;
   Told told;
   for (const auto& [id, job] : parts_.jobs->all()) {
-    if (job.ended || job.plan.spec.durability == Durability::kNone) continue;
+    if (job.ended || !IsDurable(job.plan)) continue;
     jobs.push_back(id);
     told[id] = job.told;
   }

@@ -14,7 +14,7 @@ namespace {
 
 absl::StatusOr<ModelState> MakeState(const JobPlan& plan, const EngineConfig& config, simd::Isa isa,
                                      const RoundFsm& fsm) {
-  if (config.nvme_extents != 0 && plan.spec.durability == Durability::kNone) {
+  if (config.nvme_extents != 0 && !IsDurable(plan)) {
     return absl::InvalidArgumentError(
         "a job of durability none has no images that its state could live in");
   }
@@ -80,7 +80,7 @@ absl::StatusOr<std::shared_ptr<RoundDriver>> MakeEngine(const JobPlan& plan,
                                                         const EngineDeps& deps,
                                                         std::unique_ptr<JobStorage> storage) {
   BALLAST_RETURN_IF_ERROR(CheckPlan(plan));
-  BALLAST_CHECK((storage != nullptr) == (plan.spec.durability != Durability::kNone));
+  BALLAST_CHECK((storage != nullptr) == IsDurable(plan));
   BALLAST_ASSIGN_OR_RETURN(Layout layout, LayoutOfSpec(plan.spec));
   RoundFsm fsm(plan, layout, config.self, config.chunk_bytes, config.window_extents);
   BALLAST_ASSIGN_OR_RETURN(ModelState state, MakeState(plan, config, deps.isa, fsm));

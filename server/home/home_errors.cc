@@ -18,7 +18,7 @@ ErrorFields At(const std::string& job, uint32_t slot) {
 absl::Status NameTaken(const AttachCall& call, const JobPlan& plan, bool ended) {
   const std::string& name = plan.spec.name;
   std::string text = absl::StrCat("job \"", name, "\" ");
-  if (plan.spec.durability == Durability::kNone) {
+  if (!IsDurable(plan)) {
     absl::StrAppend(&text, ended ? "has ended, and its name stays taken for a while "
                                    "(timing.job_ttl); use another name"
                                  : "already has all its trainers; use another name");

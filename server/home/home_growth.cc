@@ -9,7 +9,6 @@
 #include "common/job/new_names.h"
 #include "common/tensor/layout.h"
 #include "server/home/attach_barrier.h"
-#include "server/jobs/durable.h"
 #include "server/round/job_plan.h"
 
 namespace ballast::server {

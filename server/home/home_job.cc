@@ -10,7 +10,6 @@
 #include "common/faults/mutant.h"
 #include "common/tensor/layout.h"
 #include "server/home/home_errors.h"
-#include "server/jobs/durable.h"
 #include "server/jobs/job_number.h"
 #include "server/round/job_plan.h"
 

@@ -7,7 +7,6 @@
 #include "absl/strings/str_join.h"
 #include "common/faults/mutant.h"
 #include "server/home/home_errors.h"
-#include "server/jobs/durable.h"
 
 namespace ballast::server {
 namespace {

@@ -230,7 +230,7 @@ void LocalJobs::ExtendJob(JobPlan plan, Done done) {
 void LocalJobs::Extend(const JobPlan& plan, const Done& done) {
   const auto it = jobs_.find(plan.job);
   const std::shared_ptr<RoundEngine> engine = Find(plan.job);
-  const bool durable = plan.spec.durability != Durability::kNone;
+  const bool durable = IsDurable(plan);
   if (it == jobs_.end() || engine == nullptr || (durable && parts_.store == nullptr)) {
     return done(
         ReasonedError(absl::StatusCode::kNotFound, Reason::kUnknownJob,

@@ -9,7 +9,6 @@
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "common/text/names.h"
-#include "server/jobs/durable.h"
 
 namespace ballast::server {
 namespace {

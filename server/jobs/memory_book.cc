@@ -71,7 +71,7 @@ MemoryRoom MemoryBook::RoomOf(const JobPlan& plan, const MemoryPlan& held) const
 Amounts MemoryBook::AmountsOf(const JobPlan& plan, const MemoryPlan& memory) const {
   const uint64_t seats = plan.epoch.world();
   // The record of a durable job is counted with its files.
-  return {.jobs = plan.spec.durability == Durability::kNone ? 1u : 0u,
+  return {.jobs = IsDurable(plan) ? 0u : 1u,
           .seats = seats,
           .dram_bytes = memory.total(),
           .in_flight_bytes = seats * budget_.credit_bytes};

@@ -32,7 +32,7 @@ absl::Status CheckManifest(const SnapshotManifest& manifest, const absl::StatusO
     return NoJobFile(absl::StrCat("has taken ", manifest.decision.decision.policy.opt_step,
                                   " steps; at most ", kStepCountMax, " are believed"));
   }
-  if (was->epoch.epoch > kEpochsMax || was->spec.durability == Durability::kNone) {
+  if (was->epoch.epoch > kEpochsMax || !IsDurable(*was)) {
     return NoJobFile("is of a job that cannot be");
   }
   return absl::OkStatus();

@@ -118,7 +118,7 @@ void JobAdmin::List(const std::function<void(absl::StatusOr<DurableJobs>)>& done
   }
   for (const auto& [id, job] : parts_.jobs->all()) {
     const std::shared_ptr<RoundEngine> engine = parts_.jobs->Find(id);
-    const bool durable = job.plan.spec.durability != Durability::kNone;
+    const bool durable = IsDurable(job.plan);
     if (!durable || job.ended || engine == nullptr) continue;
     listed->push_back(Describe(job.plan, "running", parts_.store));
     running.push_back(engine);
@@ -148,7 +148,7 @@ absl::StatusOr<JobPlan> JobAdmin::FindToDelete(const DeleteJobCall& call) const 
   const QualifiedName& name = call.name;
   BALLAST_RETURN_IF_ERROR(parts_.self->CheckHome());
   BALLAST_ASSIGN_OR_RETURN(JobPlan plan, parts_.names->MadeJob(name));
-  if (plan.spec.durability == Durability::kNone) {
+  if (!IsDurable(plan)) {
     return ReasonedError(
         absl::StatusCode::kFailedPrecondition, Reason::kUnsupported,
         absl::StrCat("job \"", name.name, "\" has durability none: nothing of it is on disk, ",

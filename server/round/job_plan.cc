@@ -207,8 +207,7 @@ MemoryPlan BestPlan(const JobPlan& plan, const Demand& demand, const MemoryRoom&
     return PlanOnNvme(demand, *room.nvme_extents, false, room, window_extents_min);
   }
   const MemoryPlan dram = PlanOf(demand, demand.state_bytes, room.bytes, window_extents_min);
-  const bool may_choose = !room.nvme_extents.has_value() && demand.owned > 0 &&
-                          plan.spec.durability != Durability::kNone &&
+  const bool may_choose = !room.nvme_extents.has_value() && demand.owned > 0 && IsDurable(plan) &&
                           plan.spec.device != Device::kCpu;
   if (!may_choose || (Fits(dram, room) && plan.spec.device == Device::kAuto)) return dram;
   const MemoryPlan nvme = PlanOnNvme(demand, kNvmeBuffersMin, true, room, window_extents_min);
@@ -219,7 +218,7 @@ MemoryPlan BestPlan(const JobPlan& plan, const Demand& demand, const MemoryRoom&
 
 absl::Status OverBudget(const JobPlan& plan, uint32_t self, const MemoryPlan& memory,
                         const MemoryRoom& room, const Demand& demand) {
-  const bool durable = plan.spec.durability != Durability::kNone;
+  const bool durable = IsDurable(plan);
   std::string step = "Raise storage.memory_budget or add servers";
   if (memory.state_bytes > room.state_bytes) {
     step =
@@ -257,7 +256,7 @@ MemoryPlan LeastMemory(const JobPlan& plan, uint32_t self, uint32_t window_exten
   if (!layout.ok()) return {};
   const Demand demand = DemandOf(plan, *layout, self, plan.epoch.world());
   uint64_t state = demand.state_bytes;
-  if (plan.spec.durability != Durability::kNone && plan.spec.device != Device::kCpu) {
+  if (IsDurable(plan) && plan.spec.device != Device::kCpu) {
     state = std::min(state, kNvmeBuffersMin * demand.extent_bytes);
   }
   return PlanOf(demand, state, 0, window_extents_min);

@@ -249,7 +249,7 @@ class RoundFsm {
   std::vector<uint32_t> CompleteFor(uint32_t slot) const;
   // Owned extents that still lack (part of) their initial weights.
   std::vector<uint32_t> InitMissing() const;
-  bool durable() const { return plan_.spec.durability != Durability::kNone; }
+  bool durable() const { return IsDurable(plan_); }
 
   // Contributors of an extent, ascending.
   const std::vector<uint32_t>& Contributors(uint32_t extent) const {

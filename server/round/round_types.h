@@ -90,6 +90,8 @@ struct JobPlan {
   QualifiedName name() const { return {tenant, spec.name}; }
 };
 
+inline bool IsDurable(const JobPlan& plan) { return IsDurable(plan.spec); }
+
 // A server's answer to a peer's vote: its own vote on that round, if it still has one. STATE_LOST:
 // see RoundFsm::AnswerVote.
 using VoteAnswer = absl::StatusOr<std::optional<Vote>>;

@@ -46,7 +46,7 @@ absl::Status CheckTimes(const JobOptions& options) {
 absl::Status CheckDurability(const JobOptions& options) {
   BALLAST_RETURN_IF_ERROR(CheckKnown("durability", options.durability));
   BALLAST_RETURN_IF_ERROR(CheckKnown("resume", options.resume));
-  if (options.resume == Resume::kMust && options.durability == Durability::kNone) {
+  if (options.resume == Resume::kMust && !IsDurable(options)) {
     return BadArgument(
         "resume is must, but a job of durability none cannot be continued; give the durability "
         "that the job was started with");
@@ -55,7 +55,7 @@ absl::Status CheckDurability(const JobOptions& options) {
 }
 
 absl::Status CheckWorld(const JobOptions& options) {
-  if (options.variable_world && options.durability == Durability::kNone) {
+  if (options.variable_world && !IsDurable(options)) {
     return BadArgument(
         "variable_world needs durability power or process: a job of durability none ends with its "
         "first lost trainer");
@@ -73,7 +73,7 @@ absl::Status CheckWorld(const JobOptions& options) {
 
 absl::Status CheckDevice(const JobOptions& options) {
   BALLAST_RETURN_IF_ERROR(CheckKnown("device", options.device));
-  if (options.device == Device::kNvme && options.durability == Durability::kNone) {
+  if (options.device == Device::kNvme && !IsDurable(options)) {
     return BadArgument(
         "device nvme needs durability power or process: what lives on disk is what survives");
   }
@@ -126,7 +126,7 @@ absl::Status ValidateOptions(const JobOptions& options) {
 }
 
 bool MayResume(const JobOptions& options) {
-  return options.resume != Resume::kNever && options.durability != Durability::kNone;
+  return options.resume != Resume::kNever && IsDurable(options);
 }
 
 absl::StatusOr<std::vector<TensorSpec>> ToTensorSpecs(const std::vector<Tensor>& tensors) {

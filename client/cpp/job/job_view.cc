@@ -60,7 +60,7 @@ JobView::JobView(const JobOptions& job_options, const AttachedJob& attached)
     : options(job_options),
       id(attached.reply.job()),
       incarnation(attached.incarnation),
-      durable(options.durability != Durability::kNone),
+      durable(IsDurable(options)),
       resumed(attached.reply.resumed()),
       limits(LimitsOf(attached.reply)),
       heartbeat(HeartbeatOf(attached.reply, options.time_scale)),

@@ -100,7 +100,7 @@ Session::Session(const JobOptions& options, const AttachedJob& attached,
   environment.device = staging();
   environment.on_change = [this] { changed_.NotifyAll(); };
   HomeRendezvous::Deps meets{attached.reply.job(), options.slot, attached.incarnation};
-  if (options.durability != Durability::kNone) meets.reconnect_timeout = options.reconnect_timeout;
+  if (IsDurable(options)) meets.reconnect_timeout = options.reconnect_timeout;
   meets.time_scale = options.time_scale;
   meets.call = [this](const v1::RendezvousRequest& request, std::chrono::milliseconds timeout,
                       v1::RendezvousReply* reply) {

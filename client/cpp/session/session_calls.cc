@@ -202,8 +202,8 @@ absl::Status Session::AskToExtend(const v1::ExtendRequest& request, v1::ExtendRe
   const Time give_up = transport_->Now() + options_.attach_timeout + options_.reconnect_timeout;
   while (true) {
     const absl::Status status = CallHome(method::kExtend, request, options_.attach_timeout, reply);
-    const bool again = status.code() == absl::StatusCode::kUnavailable &&
-                       options_.durability != Durability::kNone && IsNotYet(status, options_.slot);
+    const bool again = status.code() == absl::StatusCode::kUnavailable && IsDurable(options_) &&
+                       IsNotYet(status, options_.slot);
     if (!again || transport_->Now() >= give_up) return status;
     std::this_thread::sleep_for(kRetryInterval);
     ReportPauses();
