@@ -3,7 +3,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -76,6 +75,16 @@ void TakeVote(const DirectoryHolder& holder, Gate* gate, const Call& call, const
                    });
 }
 
+// Messages that name the server that sends them: whether they name it truly; else the call is
+// answered.
+template <typename Message>
+bool NamesItsSender(const Gate*, const Call&, const Message&) {
+  return true;
+}
+bool NamesItsSender(const Gate* gate, const Call& call, const v1::PeerRoll& roll) {
+  return SpeaksForItself(gate, call, roll.server());
+}
+
 // The job that a message is about, for the audit log.
 template <typename Message>
 void Audit(const Call& call, const Message& message) {
@@ -124,9 +133,7 @@ class PeerMethods {
       if (!call->Parse(bytes, &message)) return;
       const auto part = directory.Get(api);
       if (!part.ok()) return call->Fail(part.status());
-      if constexpr (std::is_same_v<Value, JobRoll>) {
-        if (!SpeaksForItself(gate, call, message.server())) return;
-      }
+      if (!NamesItsSender(gate, call, message)) return;
       Audit(call, message);
       absl::StatusOr<Value> value = FromProto(message);
       if (!value.ok()) return call->Fail(value.status());
