@@ -243,6 +243,10 @@ PURE_TOKENS = re.compile(
     r"(?:s?rand|time|clock_gettime|gettimeofday|getenv|f?open|sleep|usleep)\s*\(")
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)', re.MULTILINE)
+# ballast_room(NAME room ...) and target_link_libraries(ballast_room ...), with the names inside.
+_LIBRARY = re.compile(
+    r"(ballast_room\(NAME |target_link_libraries\(ballast_)(\w+)([^()]*)\)")
+_LINKED = re.compile(r"\bBallast::(\w+)")
 
 
 def room_of(path):
@@ -325,6 +329,26 @@ def check_proto(path, text):
                 f"a .proto file imports only ballast/ and google/protobuf/, not {match.group(1)}")
 
 
+def check_libraries(build_files):
+    """Returns violations in {path: text} of CMakeLists.txt: rooms link only rooms of their rows."""
+    folders, links, found = {}, [], []
+    for path, text in build_files.items():
+        for match in _LIBRARY.finditer(re.sub(r"#.*", lambda m: " " * len(m.group(0)), text)):
+            if match.group(1) == "ballast_room(NAME ":
+                folders[match.group(2)] = str(path.parent)
+            line = source_text.line_of(text, match.start())
+            links += [(path, line, name) for name in _LINKED.findall(match.group(3))]
+    for path, line, name in links:
+        # The library of a folder may hold the rooms below it, too.
+        own, linked = str(path.parent), folders.get(name)
+        rows = [room for room in ROOMS if (room + "/").startswith(own + "/")]
+        allowed = {own, *rows}.union(*(ROOMS[room].rooms for room in rows))
+        if rows and linked and not any((room + "/").startswith(linked + "/") for room in allowed):
+            found.append((path, line,
+                          f"{own} may not include {linked}: it needs no Ballast::{name}"))
+    return found
+
+
 def _check_of(path):
     # The check of a file, or None when it needs none.
     if str(path).startswith(python_rooms.PACKAGE) and path.suffix == ".py":
@@ -336,8 +360,10 @@ def _check_of(path):
 
 def check_tree(root):
     """Returns all violations under root as (path, line, message)."""
-    found = []
+    found, build_files = [], {}
     for path in source_text.list_files(root):
+        if path.name == "CMakeLists.txt":
+            build_files[path] = source_text.read_text(pathlib.Path(root) / path)
         check = _check_of(path)
         if check is None:
             continue
@@ -346,7 +372,7 @@ def check_tree(root):
             found.append((path, 1, "not a UTF-8 text file"))
             continue
         found += [(path, line, message) for line, message in check(path, text)]
-    return found
+    return found + check_libraries(build_files)
 
 
 def main():

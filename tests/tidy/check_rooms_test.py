@@ -102,6 +102,31 @@ class RoomTable(unittest.TestCase):
             self.assertLessEqual(set(room.rooms), known, name)
 
 
+class Libraries(unittest.TestCase):
+    """The libraries that CMake links."""
+
+    def links(self, folder, text):
+        files = {"common/base": "ballast_room(NAME base SOURCES a.cc)\n",
+                 "server/durability": "ballast_room(NAME durability SOURCES log/a.cc)\n",
+                 "server/engine": "ballast_room(NAME engine SOURCES a.cc)\n", folder: text}
+        return [(str(path), line) for path, line, _ in check_rooms.check_libraries(
+            {pathlib.PurePosixPath(name, "CMakeLists.txt"): text for name, text in files.items()})]
+
+    def test_a_room_links_only_rooms_of_its_row(self):
+        for text in ("ballast_room(NAME meta SOURCES a.cc\n  DEPS Ballast::base Ballast::engine)\n",
+                     "target_link_libraries(ballast_meta PRIVATE Ballast::engine)\n"):
+            self.assertEqual(self.links("server/meta", text), [("server/meta/CMakeLists.txt", 1)])
+        allowed = "# No Ballast::engine.\nballast_room(NAME meta SOURCES a.cc DEPS Ballast::base)\n"
+        self.assertEqual(self.links("server/meta", allowed), [])
+
+    def test_a_library_may_hold_several_rooms(self):
+        engine = "ballast_room(NAME extents SOURCES a.cc DEPS Ballast::durability)\n"
+        self.assertEqual(self.links("server/extents", engine), [], "only its log is permitted")
+        self.assertEqual(self.links("client/cpp", "ballast_room(NAME client SOURCES job/a.cc\n"
+                                    "  DEPS Ballast::base Ballast::engine)\n"),
+                         [("client/cpp/CMakeLists.txt", 1)])
+
+
 class PureCore(unittest.TestCase):
     """Files that must not depend on threads, time, chance, the system or hash order."""
 
