@@ -4,6 +4,7 @@
 #include "server/convert/peer_convert.h"
 
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <optional>
 
@@ -67,6 +68,38 @@ TEST(ConvertTest, AGrantWithASealSurvivesTheWire) {
   EXPECT_EQ(ReasonOf(less.refusal), Reason::kOverQuota);
   EXPECT_EQ(less.refusal, answer.refusal);
   EXPECT_EQ(FromProto(v1::PeerSealed())->world_max, UINT32_MAX) << "an older server";
+}
+
+TEST(ConvertTest, ARollOfJobsAndItsAnswerSurviveTheWire) {
+  const JobRoll roll{.server = 5,
+                     .jobs = {{77, {.name = "gpt"}, {2, 5}, /*begun=*/true},
+                              {78, {.tenant = "a", .name = "gpt"}, {5}, /*begun=*/false}}};
+  const absl::StatusOr<JobRoll> back = FromProto(ToProto(roll));
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->server, 5u);
+  EXPECT_EQ(back->jobs, roll.jobs);
+  const RollAnswer answer{.lacking = {roll.jobs[1]}, .unknown = {77, UINT64_MAX}};
+  const absl::StatusOr<RollAnswer> heard = FromProto(ToProto(answer));
+  ASSERT_TRUE(heard.ok()) << heard.status();
+  EXPECT_EQ(heard->lacking, answer.lacking);
+  EXPECT_EQ(heard->unknown, answer.unknown);
+}
+
+TEST(ConvertTest, ARollWithOneJobThatCannotBeIsRefusedWhole) {
+  const JobRoll roll{.jobs = {{77, {.name = "gpt"}, {2, 5}, true}, {78, {.name = "b"}, {5}, true}}};
+  const auto refused = [&](const std::function<void(v1::RolledJob*)>& change) {
+    v1::PeerRoll changed = ToProto(roll);
+    change(changed.mutable_jobs(1));
+    v1::PeerRollReply reply;
+    *reply.add_lacking() = changed.jobs(1);
+    return absl::IsInvalidArgument(FromProto(changed).status()) &&
+           absl::IsInvalidArgument(FromProto(reply).status());
+  };
+  EXPECT_FALSE(refused([](v1::RolledJob*) {}));
+  EXPECT_TRUE(refused([](v1::RolledJob* job) { job->clear_name(); }));
+  EXPECT_TRUE(refused([](v1::RolledJob* job) { job->set_tenant("a/../b"); }));
+  EXPECT_TRUE(refused([](v1::RolledJob* job) { job->clear_servers(); }));
+  EXPECT_TRUE(refused([](v1::RolledJob* job) { job->add_servers(5); })) << "5 twice";
 }
 
 TEST(ConvertTest, ReducedGradientsSurviveTheWireAndAJobWithoutThemHasItsBytes) {
