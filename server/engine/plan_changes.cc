@@ -107,6 +107,12 @@ void PlanChanges::Extend(Extension extension) {
   deps_.strand->Post([this, extension = std::move(extension)] { GrowWhenOver(extension); });
 }
 
+void PlanChanges::SlotGrows(uint32_t slot, bool grows) {
+  deps_.strand->Post([this, slot, grows] {
+    if (slot < fsm_->plan().epoch.seats()) rounds_->Feed(SlotGrowsInput{slot, grows});
+  });
+}
+
 void PlanChanges::GrowWhenOver(const Extension& extension) {
   const JobPlan& plan = extension.plan;
   if (!rounds_->failure().ok()) return extension.done(rounds_->failure());

@@ -48,6 +48,7 @@ class PlanChanges final : public ChangeCalls {
             std::function<void(absl::StatusOr<SealAnswer>)> done) override;
   void Adopt(Adoption adoption) override;
   void Extend(Extension extension) override;
+  void SlotGrows(uint32_t slot, bool grows) override;
 
   // The job has ended: answers the adoptions that wait for the disk.
   void End();

@@ -77,8 +77,6 @@ class RoundDriver final : public RoundEngine, private RoundControl {
                 std::function<void(const VoteAnswer&)> answer) override;
   void VoteRefused(uint64_t round, absl::Status why) override;
   void PeerLost(uint32_t server, std::string why) override;
-  void StateOfSeat(uint32_t slot, std::function<void(SeatState)> done) override;
-  void SlotGrows(uint32_t slot, bool grows) override;
   void Status(std::function<void(JobStatus)> done) override;
   void Fail(absl::Status status) override;
   void FailUnopened(absl::Status status) override;

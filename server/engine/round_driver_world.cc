@@ -9,7 +9,6 @@
 #include "common/faults/failpoint.h"
 #include "common/faults/mutant.h"
 #include "server/engine/round_driver.h"
-#include "server/round/policy_report.h"
 
 namespace ballast::server {
 
@@ -114,19 +113,7 @@ void RoundDriver::PeerLost(uint32_t server, std::string why) {
   });
 }
 
-// --- Views and the home's questions -------------------------------------------------------------
-
-void RoundDriver::StateOfSeat(uint32_t slot, std::function<void(SeatState)> done) {
-  strand_.Post([this, slot, done = std::move(done)] {
-    done({fsm_.UserState(slot), PolicyReportOf(fsm_.policy(), last_decision_)});
-  });
-}
-
-void RoundDriver::SlotGrows(uint32_t slot, bool grows) {
-  strand_.Post([this, slot, grows] {
-    if (slot < fsm_.plan().epoch.seats()) Feed(SlotGrowsInput{slot, grows});
-  });
-}
+// --- Views --------------------------------------------------------------------------------------
 
 void RoundDriver::Status(std::function<void(JobStatus)> done) {
   strand_.Post([this, done = std::move(done)] {

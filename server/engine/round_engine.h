@@ -132,6 +132,8 @@ class TrainerCalls {
   // Whether a process holds the slot's stream open, has just learned of a new epoch and should
   // return (EngineConfig::return_wait), or fell silent and still has its lease.
   virtual void SlotOpen(uint32_t slot, std::function<void(SeatUse)> done) = 0;
+  // At the home: the initial information for the slot's next process.
+  virtual void StateOfSeat(uint32_t slot, std::function<void(SeatState)> done) = 0;
   // `callback` is called (on the strand) when a member has left (`left`), or has been away for its
   // lease. If a member stays away, it is called again after each change of epoch. Set once, before
   // Start.
@@ -183,6 +185,8 @@ class ChangeCalls {
   // it on disk, without it the job is grown for good. Errors: LAYOUT_MISMATCH; OVER_BUDGET, and
   // then nothing has changed.
   virtual void Extend(Extension extension) = 0;
+  // At the home: the slot waits to add groups before its next round, or has stopped waiting.
+  virtual void SlotGrows(uint32_t slot, bool grows) = 0;
 
  protected:
   ~ChangeCalls() = default;
@@ -246,10 +250,6 @@ class RoundEngine : public std::enable_shared_from_this<RoundEngine> {
   virtual void VoteRefused(uint64_t round, absl::Status why) = 0;
   virtual void PeerLost(uint32_t server, std::string why) = 0;
 
-  // At the home: the initial information for the slot's next process.
-  virtual void StateOfSeat(uint32_t slot, std::function<void(SeatState)> done) = 0;
-  // The slot waits at the home to add groups before its next round, or has stopped waiting.
-  virtual void SlotGrows(uint32_t slot, bool grows) = 0;
   // The job's part of this server's status page. `done` runs on the strand, after all earlier calls
   // of the engine.
   virtual void Status(std::function<void(JobStatus)> done) = 0;

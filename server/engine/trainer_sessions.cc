@@ -79,6 +79,12 @@ void TrainerSessions::SlotOpen(uint32_t slot, std::function<void(SeatUse)> done)
   });
 }
 
+void TrainerSessions::StateOfSeat(uint32_t slot, std::function<void(SeatState)> done) {
+  deps_.strand->Post([this, slot, done = std::move(done)] {
+    done({fsm_->UserState(slot), PolicyReportOf(fsm_->policy(), rounds_->last_decision())});
+  });
+}
+
 void TrainerSessions::OnSeatFree(SeatFree callback) {
   deps_.strand->Post([this, callback = std::move(callback)] { on_seat_free_ = callback; });
 }

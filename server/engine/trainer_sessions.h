@@ -50,6 +50,7 @@ class TrainerSessions final : public TrainerCalls {
   void Leave(uint32_t slot, uint64_t incarnation) override;
   void FetchState(StateFetch fetch) override;
   void SlotOpen(uint32_t slot, std::function<void(SeatUse)> done) override;
+  void StateOfSeat(uint32_t slot, std::function<void(SeatState)> done) override;
   void OnSeatFree(SeatFree callback) override;
 
   // The job begins. As RoundEngine's Start.

@@ -37,7 +37,7 @@ void HomeJobs::Do(const Life&, const home::GiveSeat& effect) {
   AttachResult result{.plan = effect.plan, .servers = ServersOf(config_, effect.plan)};
   result.resumed = effect.plan.epoch.epoch > 1;
   result.window_extents = engine->window_extents();
-  engine->StateOfSeat(effect.slot, [result, done](const SeatState& state) {
+  engine->trainers().StateOfSeat(effect.slot, [result, done](const SeatState& state) {
     AttachResult own = result;
     own.state = state;
     done(std::move(own));
@@ -137,7 +137,7 @@ void HomeJobs::Do(const Life& to, const home::GrowAt& effect) {
 
 void HomeJobs::Do(const Life&, const home::SlotGrows& effect) {
   const auto engine = parts_.shares->Find(effect.job);
-  if (engine != nullptr) engine->SlotGrows(effect.slot, effect.grows);
+  if (engine != nullptr) engine->changes().SlotGrows(effect.slot, effect.grows);
 }
 
 void HomeJobs::Do(const Life& to, const home::LookAtSeat& effect) {
