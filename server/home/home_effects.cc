@@ -37,11 +37,11 @@ void HomeJobs::Do(const Life&, const home::GiveSeat& effect) {
   AttachResult result{.plan = effect.plan, .servers = ServersOf(config_, effect.plan)};
   result.resumed = effect.plan.epoch.epoch > 1;
   result.window_extents = engine->window_extents();
-  engine->trainers().StateOfSeat(effect.slot, [result, done](const SeatState& state) {
-    AttachResult own = result;
-    own.state = state;
-    done(std::move(own));
-  });
+  engine->trainers().StateOfSeat(
+      effect.slot, [result = std::move(result), done](const SeatState& state) mutable {
+        result.state = state;
+        done(std::move(result));  // It runs once.
+      });
 }
 
 void HomeJobs::Do(const Life&, const home::AnswerExtend& effect) {
@@ -55,21 +55,19 @@ void HomeJobs::Do(const Life& to, const home::MakeAt& effect) {
   if (server == config_.self) {
     return Feed(to, home::MadeInput{server, parts_.self->WithPlace(parts_.shares->Make(plan))});
   }
-  parts_.peers->CreateJob(server, plan,
-                          parts_.strand->Bind([this, to, effect](const absl::Status& status) {
-                            OnMade(to, effect.server, effect.plan, status);
-                          }));
+  const auto made = [this, to, server = server, fresh = plan.making ? plan.job : 0](
+                        const absl::Status& status) { OnMade(to, server, fresh, status); };
+  parts_.peers->CreateJob(server, plan, parts_.strand->Bind(made));
 }
 
-void HomeJobs::OnMade(const Life& to, uint32_t server, const JobPlan& plan,
-                      const absl::Status& status) {
+void HomeJobs::OnMade(const Life& to, uint32_t server, uint64_t fresh, const absl::Status& status) {
   if (homes_.At(to) != nullptr) return Feed(to, home::MadeInput{server, status});
   // Given up meanwhile, because a peer was lost; unless the same processes make it again, by the
   // same number.
   const HomeJob* const again = homes_.Find(to.name);
-  if (!plan.making || (again != nullptr && again->plan().job == plan.job)) return;
-  Do(to, home::DropAt{server, plan.job});
-  parts_.shares->Forget(plan.job).IgnoreError();  // Logged.
+  if (fresh == 0 || (again != nullptr && again->plan().job == fresh)) return;
+  Do(to, home::DropAt{server, fresh});
+  parts_.shares->Forget(fresh).IgnoreError();  // Logged.
 }
 
 void HomeJobs::Do(const Life& to, const home::SaveRecord& effect) {

@@ -57,7 +57,7 @@ absl::Status HomeJobs::CheckPlaces(const AttachCall& call) {
 void HomeJobs::Seat(const AttachCall& call, const AttachDone& done) {
   const QualifiedName name = call.name();
   if (const HomeJob* const job = homes_.Find(name); job != nullptr) {
-    const bool durable = job->plan().spec.durability != Durability::kNone;
+    const bool durable = IsDurable(job->plan());
     const bool wake = durable && call.resume != Resume::kNever;
     if (job->StartsAnew(call)) {
       if (const absl::Status status = CheckNewNames(call.spec.tensors); !status.ok()) {
@@ -68,9 +68,7 @@ void HomeJobs::Seat(const AttachCall& call, const AttachDone& done) {
       parts_.shares->Drop(job->plan().job);
     }
   }
-  if (const HomeTable::Entry* const known = homes_.At(name); known != nullptr) {
-    return Feed({name, known->life}, Ask(call, done));
-  }
+  if (homes_.Find(name) != nullptr) return FeedPresent(name, Ask(call, done));
   if (const JobPlan* const rests = parts_.resting->Find(name); rests != nullptr) {
     return Wake(*rests, call, done);
   }
@@ -103,10 +101,7 @@ home::AttachInput HomeJobs::Ask(const AttachCall& call, const AttachDone& done) 
 }
 
 void HomeJobs::AttachCancelled(const QualifiedName& job, uint32_t slot, uint64_t call) {
-  parts_.strand->Post([=, this] {
-    const HomeTable::Entry* const home = homes_.At(job);
-    if (home != nullptr) Feed({job, home->life}, home::HangUpInput{slot, call});
-  });
+  parts_.strand->Post([=, this] { FeedPresent(job, home::HangUpInput{slot, call}); });
 }
 
 void HomeJobs::Extend(ExtendCall call, ExtendDone done) {
@@ -116,10 +111,9 @@ void HomeJobs::Extend(ExtendCall call, ExtendDone done) {
     if (job == nullptr || !job->made() || !call.caller.Sees(job->plan().tenant)) {
       return done(home::NoJobOfNumber(call.job));
     }
-    const QualifiedName name = job->plan().name();
     const home::Ticket ticket = next_ticket_++;
     extends_[ticket] = done;
-    Feed({name, homes_.At(name)->life}, home::ExtendInput{ticket, call});
+    FeedPresent(job->plan().name(), home::ExtendInput{ticket, call});
   });
 }
 
@@ -145,26 +139,22 @@ void HomeJobs::Recover(const JobPlan& plan, bool making) {
 
 void HomeJobs::Start() { FeedAll(home::StartInput{}); }
 
-void HomeJobs::Start(const QualifiedName& name) {
-  Feed({name, homes_.At(name)->life}, home::StartInput{});
-}
+void HomeJobs::Start(const QualifiedName& name) { FeedPresent(name, home::StartInput{}); }
 
 void HomeJobs::OnSeatFree(const QualifiedName& name, const home::SeatFreeInput& input) {
-  const HomeTable::Entry* const home = homes_.At(name);
-  if (home != nullptr) Feed({name, home->life}, input);
+  FeedPresent(name, input);
 }
 
 void HomeJobs::OnEnded(const JobPlan& plan, const home::EndedInput& input) {
-  const HomeTable::Entry* const home = homes_.At(plan.name());
-  if (home == nullptr || home->job.plan().job != plan.job) return;
-  Feed({plan.name(), home->life}, input);
+  const HomeJob* const job = homes_.Find(plan.name());
+  if (job != nullptr && job->plan().job == plan.job) FeedPresent(plan.name(), input);
 }
 
 void HomeJobs::OnReleased(const JobPlan& plan) {
-  const HomeTable::Entry* const home = homes_.At(plan.name());
-  if (home == nullptr || !home->job.made() || home->job.plan().job != plan.job) return;
+  const HomeJob* const job = homes_.Find(plan.name());
+  if (job == nullptr || !job->made() || job->plan().job != plan.job) return;
   // Nothing waits at the end of a job, but for a call that came after it.
-  Feed({plan.name(), home->life}, home::FailInput{parts_.self->NoDurableJob(plan.job)});
+  FeedPresent(plan.name(), home::FailInput{parts_.self->NoDurableJob(plan.job)});
   rendezvous_.Forget(plan.job, home::NoJobOfNumber(plan.job));
   Remove(plan.name());
 }
@@ -203,6 +193,12 @@ void HomeJobs::Feed(const Life& to, const home::Input& input) {
   if (job.phase() == HomeJob::Phase::kOver) Remove(to.name);
   for (const home::Effect& effect : effects) {
     std::visit([&](const auto& one) { Do(to, one); }, effect);
+  }
+}
+
+void HomeJobs::FeedPresent(const QualifiedName& name, const home::Input& input) {
+  if (const HomeTable::Entry* const home = homes_.At(name); home != nullptr) {
+    Feed({name, home->life}, input);
   }
 }
 

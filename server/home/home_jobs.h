@@ -85,11 +85,14 @@ class HomeJobs final : public TrainerApi {
   void Wake(JobPlan plan, const AttachCall& call, const AttachDone& done);
   home::AttachInput Ask(const AttachCall& call, const AttachDone& done);
   void Feed(const Life& to, const home::Input& input);
+  // The present job of that name, if there is one.
+  void FeedPresent(const QualifiedName& name, const home::Input& input);
   void FeedAll(const home::Input& input);
   // A callback that posts its argument to the strand. Any thread.
   Feeder Later(const Life& to);
-  // A server has made a job, or has failed to. An abandoned job is dropped there.
-  void OnMade(const Life& to, uint32_t server, const JobPlan& plan, const absl::Status& status);
+  // A server has made a job, or has failed to. `fresh`: the number of a new job, else 0. An
+  // abandoned new job is dropped there.
+  void OnMade(const Life& to, uint32_t server, uint64_t fresh, const absl::Status& status);
 
   void Do(const Life& to, const home::RefuseAttach& effect);
   void Do(const Life& to, const home::DropCall& effect);
