@@ -49,8 +49,13 @@ void HomeJobs::Attach(AttachCall call, AttachDone done) {
 
 absl::Status HomeJobs::CheckPlaces(const AttachCall& call) {
   BALLAST_RETURN_IF_ERROR(places_.CheckPending(call, homes_.Pending(call.caller.tenant())));
-  if (places_.Free(call, homes_.CountByTenant())) return absl::OkStatus();
-  parts_.shares->DropEnded(/*tenant=*/nullptr);
+  JobRoom room = places_.Room(call, homes_.CountByTenant());
+  // Its own ended jobs first; those of other tenants only where the server has no place at all.
+  const std::string tenant = call.caller.tenant();
+  if (room != JobRoom::kFree && parts_.shares->DropEnded(&tenant)) {
+    room = places_.Room(call, homes_.CountByTenant());
+  }
+  if (room == JobRoom::kFull) parts_.shares->DropEnded(/*tenant=*/nullptr);
   return places_.Check(call, homes_.CountByTenant());
 }
 

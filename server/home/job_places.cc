@@ -22,10 +22,6 @@ absl::Status JobPlaces::CheckPending(const AttachCall& call, size_t pending) con
   return home::TooManyPending(call.spec.name, call.caller.tenant(), pending);
 }
 
-bool JobPlaces::Free(const AttachCall& call, const JobCounts& counts) const {
-  return Room(call, counts) == JobRoom::kFree;
-}
-
 absl::Status JobPlaces::Check(const AttachCall& call, const JobCounts& counts) const {
   const JobRoom room = Room(call, counts);
   if (room == JobRoom::kFree) return absl::OkStatus();

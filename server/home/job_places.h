@@ -27,7 +27,7 @@ class JobPlaces {
   // wait for them. RESOURCE_EXHAUSTED OVER_BUDGET.
   absl::Status CheckPending(const AttachCall& call, size_t pending) const;
   // Whether the job of `call` has a place next to `counts`.
-  bool Free(const AttachCall& call, const JobCounts& counts) const;
+  JobRoom Room(const AttachCall& call, const JobCounts& counts) const;
   // The same; a refusal is RESOURCE_EXHAUSTED OVER_BUDGET. The number that each tenant has goes to
   // the log alone, once a minute: it is the operator's to know, not another tenant's.
   absl::Status Check(const AttachCall& call, const JobCounts& counts) const;
@@ -38,8 +38,6 @@ class JobPlaces {
   }
 
  private:
-  JobRoom Room(const AttachCall& call, const JobCounts& counts) const;
-
   const DirectoryConfig* config_;
   Gauge* gauge_;
   int under_way_ = 0;

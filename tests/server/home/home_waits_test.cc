@@ -71,13 +71,18 @@ class NoShares : public LocalShares {
   absl::Status Make(const JobPlan&) override { return absl::UnknownError("not here"); }
   absl::Status Save(const JobPlan&) override { return absl::UnknownError("not here"); }
   void Drop(uint64_t) override {}
-  bool DropEnded(const std::string*) override { return false; }
+  bool DropEnded(const std::string* tenant) override {
+    dropped.push_back(tenant == nullptr ? "all" : *tenant);
+    return false;
+  }
   absl::Status Forget(uint64_t) override { return absl::OkStatus(); }
   void CreateJob(JobPlan, std::function<void(absl::Status)>) override {}
   void ExtendJob(JobPlan, std::function<void(absl::Status)>) override {}
   void DropJob(uint64_t, std::function<void(absl::Status)>) override {}
   void Seal(SealCall, std::function<void(absl::StatusOr<SealAnswer>)>) override {}
   void AdoptEpoch(JobPlan, std::function<void(absl::Status)>) override {}
+
+  std::vector<std::string> dropped;  // the tenant of each DropEnded
 };
 
 // Attaches of a world's first trainer, whose other trainer never comes.
@@ -163,6 +168,47 @@ TEST_F(HomeTimersTest, EveryAttachThatStaysWaitsItsTimeAndNoLonger) {
     EXPECT_EQ(answers_[name][0].at, end) << name;
   }
   EXPECT_EQ(executor_.pending(), 0u);
+}
+
+class HomePlacesTest : public HomeTimersTest {
+ protected:
+  void Hold(const std::string& tenant, size_t jobs) {
+    JobPlan plan = HomeRig::Running(&rules_).job().plan();
+    plan.tenant = tenant;
+    for (size_t i = 0; i < jobs; ++i) {
+      plan.spec.name = std::to_string(i);
+      plan.job = next_++;
+      homes_.Recover(plan, /*making=*/false);
+    }
+  }
+  Reason AttachOf(const std::string& tenant) {
+    AttachCall call = HomeCall(0, kFirst);
+    call.spec.name = "new";
+    call.caller = {.secured = true, .identity = {.role = Role::kTrainer, .tenant = tenant}};
+    call.resume = Resume::kNever;
+    Reason reason = Reason::kUnspecified;
+    homes_.Attach(call, [&](const absl::StatusOr<AttachResult>& result) {
+      reason = ReasonOf(result.status());
+    });
+    executor_.Run();
+    return reason;
+  }
+  const home::Rules rules_ = TestRules();
+  uint64_t next_ = 1;
+};
+
+TEST_F(HomePlacesTest, ATenantWithItsShareOfJobsMakesRoomAmongItsOwnAlone) {
+  Hold("a", self_.config().jobs_max / 2);
+  EXPECT_EQ(AttachOf("a"), Reason::kOverBudget);
+  EXPECT_THAT(shares_.dropped, ::testing::ElementsAre("a")) << "another tenant's can be read on";
+}
+
+TEST_F(HomePlacesTest, AFullServerMakesRoomAmongItsCallersEndedJobsFirst) {
+  Hold("a", self_.config().jobs_max / 2);
+  Hold("b", self_.config().jobs_max / 2 - 1);
+  Hold("c", 1);
+  EXPECT_EQ(AttachOf("c"), Reason::kOverBudget);
+  EXPECT_THAT(shares_.dropped, ::testing::ElementsAre("c", "all"));
 }
 
 TEST(HomeWaitsTest, AnAttachWaitsNoLongerThanTheServersTimeOut) {
