@@ -13,12 +13,14 @@ namespace {
 
 bool IsOfName(char c) { return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 
-// Whether the path that stands at `begin` of `text` is one of its own, not a part of another.
+// Whether the path that stands at `begin` of `text` is one of its own, not a part of another. A
+// relative one, which may be a word like "data", must have a file's name after it.
 bool StandsAlone(absl::string_view text, size_t begin, size_t length) {
   const auto continues = [](char c) { return IsOfName(c) || c == '-'; };
   const auto precedes = [](char c) { return IsOfName(c) || c == '-' || c == '.' || c == '/'; };
   const size_t end = begin + length;
-  return (begin == 0 || !precedes(text[begin - 1])) &&
+  const bool whole = text[begin] == '/' || (end < text.size() && text[end] == '/');
+  return whole && (begin == 0 || !precedes(text[begin - 1])) &&
          (end == text.size() || !continues(text[end]));
 }
 
@@ -32,7 +34,7 @@ std::vector<std::string> FormsOf(const std::string& path) {
   for (const std::filesystem::path& form : forms) {
     std::string text = form.string();
     while (text.size() > 1 && text.back() == '/') text.pop_back();
-    if (form.is_absolute() && text.size() > 1) texts.push_back(std::move(text));
+    if (text.size() > 1) texts.push_back(std::move(text));
   }
   return texts;
 }

@@ -45,6 +45,17 @@ TEST(DirectoryNamesTest, ARelativeSettingIsFoundByItsWholePath) {
   EXPECT_EQ(DataIn("build/../build/dev").Outward(whole + "/jobs"), "storage.data_dir/jobs");
 }
 
+// Files are opened by the path as it is configured, and so do errors have it.
+TEST(DirectoryNamesTest, ARelativeSettingIsFoundAtTheFrontOfAPath) {
+  EXPECT_EQ(DataIn("run/data/").Outward("cannot open run/data/jobs/7/log-0: no such file"),
+            "cannot open storage.data_dir/jobs/7/log-0: no such file");
+  EXPECT_EQ(DataIn("./data").Outward("./data/meta is full"), "storage.data_dir/meta is full");
+  for (const char* text :
+       {"no data", "the data of a/data/b", "data-2/x", "/data/x", "metadata/x"}) {
+    EXPECT_EQ(DataIn("data").Outward(text), text) << "a word is no path";
+  }
+}
+
 TEST(DirectoryNamesTest, SentErrorsContainThePathNeitherInTextNorInDetail) {
   const absl::Status status =
       ReasonedError(absl::StatusCode::kDataLoss, Reason::kStateLost, "/srv/data/jobs/7 is damaged",
