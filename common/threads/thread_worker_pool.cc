@@ -106,11 +106,11 @@ void ThreadWorkerPool::Work(absl::string_view name, int niceness) {
   while (true) {
     while (head_ == nullptr && !stopping_) work_.Wait(&mu_);
     if (head_ == nullptr) return;
-    WorkOnFirstJob();
+    WorkOnFirstBatch();
   }
 }
 
-void ThreadWorkerPool::WorkOnFirstJob() {
+void ThreadWorkerPool::WorkOnFirstBatch() {
   Batch* const batch = head_;
   ++batch->users;
   mu_.Unlock();

@@ -48,7 +48,7 @@ class ThreadWorkerPool final : public WorkerPool {
   void Work(absl::string_view name, int niceness);
   void Enqueue(Batch* batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Both release mu_ while they run the batch's functions.
-  void WorkOnFirstJob() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void WorkOnFirstBatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Finish(Batch* batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   std::atomic<int64_t> busy_ns_{0};

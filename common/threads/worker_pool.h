@@ -16,16 +16,16 @@ namespace ballast {
 // thread uses: results depend on it.
 class WorkerPool {
  public:
-  // Finishes all submitted jobs.
+  // Finishes all submitted batches.
   virtual ~WorkerPool() = default;
 
   // How many tasks run at a time.
   virtual int threads() const = 0;
 
   // Calls body(i) for each i in [0, tasks) on the workers and returns when all calls have
-  // returned; their writes are visible to the caller. The calling thread only waits. Jobs submitted
-  // earlier run first. `body` is borrowed until the return. Must not be called by a task of this
-  // pool.
+  // returned; their writes are visible to the caller. The calling thread only waits. Batches
+  // submitted earlier run first. `body` is borrowed until the return. Must not be called by a task
+  // of this pool.
   virtual void Run(size_t tasks, absl::FunctionRef<void(size_t task)> body) = 0;
 
   // As Run without waiting: after the last body call has returned, `done` runs once on a worker

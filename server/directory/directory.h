@@ -43,8 +43,8 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   void PeerLost(uint32_t server, const std::string& why) override;
   void Shutdown(std::function<void()> done) override;
 
-  // For the simulator: the process has ended. Drops engines and waiting tasks, and runs nothing any
-  // more.
+  // For the simulator: the process has ended. Drops engines and waiting tasks, and never runs
+  // another.
   void Abandon() {
     strand_.Close();
     jobs_.Abandon();

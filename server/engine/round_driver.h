@@ -86,7 +86,7 @@ class RoundDriver final : public RoundEngine, private RoundControl {
     return window_extents_.load(std::memory_order_relaxed);
   }
 
-  // For the simulator, while the strand is idle.
+  // Also for the simulator, while the strand is idle.
   const RoundFsm& fsm() const { return fsm_; }
   const std::optional<DecisionRecord>& last_decision() const override { return last_decision_; }
   const absl::Status& failure() const override { return failure_; }
@@ -102,6 +102,7 @@ class RoundDriver final : public RoundEngine, private RoundControl {
   absl::Status TakeGrown(const JobPlan& plan, uint32_t window_extents,
                          std::shared_ptr<RoundLog> log) override;
   const std::shared_ptr<RoundLog>& log() const override { return log_; }
+
   void Resume(const Recovered& recovered);
   // `log` replaces the present log, and its images the state's.
   void UseLog(std::shared_ptr<RoundLog> log);

@@ -29,7 +29,7 @@ void StateSender::Continue(const StreamRef& stream) {
       return;
     }
     const uint32_t extent = request.extents[stream->next];
-    // No arrays are needed for formed weights, nor for an order of nothing but its end.
+    // No arrays are needed for formed weights, nor for a request that has only its end.
     if (request.arrays.empty() && (!request.weights || state_->weights.Find(extent))) {
       ++stream->next;
       if (request.weights) SendWeights(sink.get(), extent);

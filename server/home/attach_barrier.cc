@@ -66,48 +66,49 @@ absl::Status AttachBarrier::CheckSpec(const AttachCall& call) const {
 absl::Status AttachBarrier::Attach(const AttachCall& call) {
   BALLAST_RETURN_IF_ERROR(CheckSpec(call));
   const uint32_t slot = call.slot;
-  const auto seat = seats_.find(slot);
-  if (seat != seats_.end() && seat->second.incarnation != call.incarnation) {
+  const auto candidate = candidates_.find(slot);
+  if (candidate != candidates_.end() && candidate->second.incarnation != call.incarnation) {
     return Error(absl::StatusCode::kAlreadyExists, Reason::kSlotTaken,
                  absl::StrCat("slot ", slot, " is taken by another process; check the ranks, or ",
                               "use a fresh job name"),
                  slot);
   }
-  for (const auto& [other_slot, other] : seats_) {
+  for (const auto& [other_slot, other] : candidates_) {
     if (other.init == call.init) continue;
     return Error(absl::StatusCode::kFailedPrecondition, Reason::kSpecMismatch,
                  absl::StrCat("slots ", slot, " and ", other_slot, " use different init modes"),
                  slot);
   }
   const InitDigests digests{slot, call.init, call.tensor_crc32c};
-  if (seats_.empty()) {
+  if (candidates_.empty()) {
     BALLAST_RETURN_IF_ERROR(CheckInitDigests(spec_.name, spec_.tensors, digests, nullptr));
   } else {
-    const auto& [other_slot, other] = *seats_.begin();
+    const auto& [other_slot, other] = *candidates_.begin();
     const InitDigests others{other_slot, other.init, other.tensor_crc32c};
     BALLAST_RETURN_IF_ERROR(CheckInitDigests(spec_.name, spec_.tensors, digests, &others));
   }
-  seats_[slot] = {call.incarnation, call.init, call.tensor_crc32c, call.caller.uri()};
+  candidates_[slot] = {call.incarnation, call.init, call.tensor_crc32c, call.caller.uri()};
   return absl::OkStatus();
 }
 
 void AttachBarrier::Cancel(uint32_t slot, uint64_t incarnation) {
-  const auto seat = seats_.find(slot);
-  if (seat != seats_.end() && seat->second.incarnation == incarnation) seats_.erase(seat);
+  const auto candidate = candidates_.find(slot);
+  if (candidate != candidates_.end() && candidate->second.incarnation == incarnation)
+    candidates_.erase(candidate);
 }
 
 std::vector<uint32_t> AttachBarrier::MissingSlots() const {
   std::vector<uint32_t> missing;
   for (uint32_t s = 0; s < spec_.world; ++s) {
-    if (seats_.find(s) == seats_.end()) missing.push_back(s);
+    if (candidates_.find(s) == candidates_.end()) missing.push_back(s);
   }
   return missing;
 }
 
 std::vector<Member> AttachBarrier::Members() const {
   std::vector<Member> members;
-  for (const auto& [slot, seat] : seats_) {
-    members.push_back({slot, seat.incarnation, seat.identity});
+  for (const auto& [slot, candidate] : candidates_) {
+    members.push_back({slot, candidate.incarnation, candidate.identity});
   }
   return members;
 }

@@ -31,15 +31,15 @@ class AttachBarrier {
   explicit AttachBarrier(const AttachCall& first)
       : spec_(first.spec), min_world_(first.min_world) {}
 
-  // Takes a seat. Errors: FAILED_PRECONDITION SPEC_MISMATCH (first differing field), INIT_MISMATCH
-  // (first differing tensor), ALREADY_EXISTS SLOT_TAKEN; INVALID_ARGUMENT BAD_SPEC for a slot
-  // outside the world. A refused call changes nothing.
+  // Takes a candidate in. Errors: FAILED_PRECONDITION SPEC_MISMATCH (first differing field),
+  // INIT_MISMATCH (first differing tensor), ALREADY_EXISTS SLOT_TAKEN; INVALID_ARGUMENT BAD_SPEC
+  // for a slot outside the world. A refused call changes nothing.
   absl::Status Attach(const AttachCall& call);
-  // Frees the seat if `incarnation` holds it.
+  // Lets the slot's candidate go if it is `incarnation`.
   void Cancel(uint32_t slot, uint64_t incarnation);
-  bool AllAttached() const { return seats_.size() == spec_.world; }
+  bool AllAttached() const { return candidates_.size() == spec_.world; }
   std::vector<uint32_t> MissingSlots() const;
-  bool Empty() const { return seats_.empty(); }
+  bool Empty() const { return candidates_.empty(); }
   // Members, ascending slot.
   std::vector<Member> Members() const;
   const JobSpec& spec() const { return spec_; }
@@ -58,7 +58,7 @@ class AttachBarrier {
 
   JobSpec spec_;
   uint32_t min_world_ = 1;
-  std::map<uint32_t, Candidate> seats_;
+  std::map<uint32_t, Candidate> candidates_;
 };
 
 }  // namespace ballast::server

@@ -40,7 +40,7 @@ void HomeJobs::Do(const Life&, const home::GiveSeat& effect) {
   engine->trainers().StateOfSeat(
       effect.slot, [result = std::move(result), done](const SeatState& state) mutable {
         result.state = state;
-        done(std::move(result));  // It runs once.
+        done(std::move(result));  // The callback runs once, so nothing is copied.
       });
 }
 

@@ -26,10 +26,10 @@ class JobPlaces {
   // A tenant whose trainers do not come leaves room for the jobs of others: `pending` of its jobs
   // wait for them. RESOURCE_EXHAUSTED OVER_BUDGET.
   absl::Status CheckPending(const AttachCall& call, size_t pending) const;
-  // Whether the job of `call` has a place next to `counts`.
+  // The room for the job of `call` next to `counts`.
   JobRoom Room(const AttachCall& call, const JobCounts& counts) const;
-  // The same; a refusal is RESOURCE_EXHAUSTED OVER_BUDGET. The number that each tenant has goes to
-  // the log alone, once a minute: it is the operator's to know, not another tenant's.
+  // The same as a status: a refusal is RESOURCE_EXHAUSTED OVER_BUDGET. The number that each tenant
+  // has goes to the log alone, once a minute: it is the operator's to know, not another tenant's.
   absl::Status Check(const AttachCall& call, const JobCounts& counts) const;
   // The number of jobs under way (ballast_jobs_under_way) changes by `jobs`.
   void Change(int jobs) {

@@ -59,8 +59,9 @@ std::vector<std::shared_ptr<RoundEngine>> LocalJobs::Engines() const {
 }
 
 void LocalJobs::Abandon() {
+  decltype(engines_) engines;  // Destroyed without the lock.
   MutexLock lock(&mu_);
-  engines_.clear();
+  engines.swap(engines_);
 }
 
 const LocalJobs::Entry* LocalJobs::Get(uint64_t job) const {

@@ -95,10 +95,10 @@ void Audit(const Call& call, const Message& message) {
   }
 }
 
-// Addresses of this server are kept from others.
+// Others read this server's directories by their settings.
 template <typename T>
-void HidePlaces(const Call&, T*) {}
-void HidePlaces(const Call& call, SealAnswer* answer) {
+void HideDirectories(const Call&, T*) {}
+void HideDirectories(const Call& call, SealAnswer* answer) {
   answer->refusal = call->directory_names().Outward(answer->refusal);
 }
 
@@ -114,7 +114,7 @@ void Answer(const Call& call, const absl::Status& status) {
 template <typename T>
 void Answer(const Call& call, absl::StatusOr<T> answer) {
   if (!answer.ok()) return call->Fail(answer.status());
-  HidePlaces(call, &*answer);
+  HideDirectories(call, &*answer);
   call->Reply(ToReply(*answer));
 }
 

@@ -261,7 +261,9 @@ void TrainerStream::CheckSilence() {
   const std::string after = FormatDuration(deps_->config.report_after);
   if (!said_hello) {
     // It may be on its way: a machine that was moved or stood still has passed the time at once.
-    Close(absl::UnavailableError(absl::StrCat("no Hello within ", after)), "");
+    Close(ReasonedError(absl::StatusCode::kUnavailable, Reason::kRecovering,
+                        absl::StrCat("no Hello within ", after, "; connect again")),
+          "");
     return;
   }
   const std::string why = absl::StrCat("no heartbeat for ", after);

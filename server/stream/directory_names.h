@@ -23,7 +23,7 @@ class DirectoryNames {
   // No directory has a setting.
   DirectoryNames() = default;
   // Of one path with two settings, the first counts. Relative paths are looked up below the working
-  // directory, once.
+  // directory, once; as they are configured they are found where a file's name follows.
   explicit DirectoryNames(const std::vector<Entry>& entries);
 
   // `text` with the settings in place of their paths: "/data/jobs/7" is "storage.data_dir/jobs/7".
@@ -32,7 +32,7 @@ class DirectoryNames {
   absl::Status Outward(const absl::Status& status) const;
 
  private:
-  std::vector<Entry> entries_;  // absolute, longest first
+  std::vector<Entry> entries_;  // as configured and absolute, longest first
 };
 
 }  // namespace ballast::server

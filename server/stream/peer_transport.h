@@ -33,8 +33,9 @@ class PeerTransport {
   virtual ~PeerTransport() = default;
 
   // Sends `request`, whose memory is held until the end of the call, to the server at `address`,
-  // over the one connection to it. `done` runs once: on one of the transport's threads after the
-  // return, or, after Stop, at once. No lock is held then.
+  // over the one connection to it. `done` runs once: on one of the transport's threads, perhaps
+  // before the return, or, after Stop, at once. No lock is held then, and it must not call Stop,
+  // which waits for it.
   virtual void Call(const std::string& address, const PeerCallOptions& options,
                     const Payload& request, Done done) = 0;
   // Cancels every call, and returns when all their `done` have. Idempotent.

@@ -236,7 +236,7 @@ bool NvmeTier::EvictFrom(std::list<uint32_t>* list) {
   for (const uint32_t extent : *list) {
     Entry& entry = Find(extent);
     if (entry.users != 0 || entry.residence != Residence::kHere || entry.save) continue;
-    // Without a write where an image has the state: a fetch leaves many such extents.
+    // Where an image has the state, nothing is written: a fetch leaves many such extents.
     if (entry.dirty == 0) {
       GiveBack(&entry);
     } else {
@@ -247,7 +247,7 @@ bool NvmeTier::EvictFrom(std::list<uint32_t>* list) {
   return false;
 }
 void NvmeTier::GiveBack(Entry* entry) {
-  // It is in no list after a failed read: it has not arrived.
+  // After a failed read it is in no list: it has not arrived.
   if (entry->list != nullptr) entry->list->erase(entry->at);
   entry->list = nullptr;
   entry->residence = Residence::kAway;

@@ -27,7 +27,7 @@ size_t FirstDifference(const std::vector<float>& ours, const float* theirs, size
 void Oracle::OnEpoch(const server::EpochRecord& record) {
   world_->Note(uint64_t{record.epoch} << 40 | record.start_round << 8 | record.world());
   if (record.epoch != newest().epoch + 1) {
-    world_->Red(absl::StrCat("epoch ", record.epoch, " is written behind epoch ", newest().epoch));
+    world_->Red(absl::StrCat("epoch ", record.epoch, " is written after epoch ", newest().epoch));
     return;
   }
   if (record.world() < plan_->epoch.min_world) {

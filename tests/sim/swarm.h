@@ -67,8 +67,8 @@ struct Faults {
   CrashMood mood = CrashMood::kMixed;
   bool whole_cluster = false;  // a power loss takes all servers
   uint32_t break_one_in = 0;   // messages of a stream: the stream breaks
-  uint32_t lose_one_in = 0;    // votes and their answers
-  uint32_t repeat_one_in = 0;  // votes
+  uint32_t lose_one_in = 0;    // calls and their answers
+  uint32_t repeat_one_in = 0;  // calls between servers
   uint32_t late_one_in = 0;    // messages: far later than others
   bool partitions = false;
   bool pause_servers = false;

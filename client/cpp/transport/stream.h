@@ -1,5 +1,5 @@
 // One bidirectional gRPC stream to one server as a state machine over a completion queue: with
-// UnaryCall the only place of the client that knows gRPC's rules for operations and tags.
+// AsyncCall the only place of the client that knows gRPC's rules for operations and tags.
 // Comes from: GrpcTransport. Goes to: the Data service of one server; a LinkHandler.
 // Thread safety: every method, and OnEvent of every tag, is called under the transport's lock.
 #pragma once

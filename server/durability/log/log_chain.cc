@@ -278,7 +278,7 @@ class ChainReader {
     return any;
   }
 
-  absl::Status LookAtPiece(const Spot& begin, const Arena& scratch, FlushEvidence* heard) const {
+  absl::Status LookAtPiece(const Spot& begin, const Arena& scratch, FlushEvidence* evidence) const {
     const uint64_t bytes = std::min(kLogPieceBytes, options_.segment_bytes - begin.offset);
     BALLAST_RETURN_IF_ERROR(
         files_.Read(files_.IndexOf(begin.sequence), begin.offset, bytes, scratch.data()));
@@ -291,7 +291,7 @@ class ChainReader {
       // Its evidence is unknown, and records appended later would end at it.
       BALLAST_RETURN_IF_ERROR(CheckVersion(header, spot));
       if (!header.ok()) continue;
-      heard->Add(Say(*header));
+      evidence->Add(Say(*header));
     }
     return absl::OkStatus();
   }

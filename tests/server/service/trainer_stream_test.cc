@@ -377,7 +377,7 @@ TEST_F(TrainerStreamTest, ATrainerThatSendsHeartbeatsAndTakesNothingIsLost) {
 TEST_F(TrainerStreamTest, AStreamThatNeverSaysHelloIsClosed) {
   deps_.config.report_after = std::chrono::milliseconds(100);
   RawStream stream = Open();
-  ExpectError(&stream, Reason::kUnspecified, absl::StatusCode::kUnavailable);
+  ExpectError(&stream, Reason::kRecovering, absl::StatusCode::kUnavailable);
   EXPECT_TRUE(engine().lost_.empty());
 }
 

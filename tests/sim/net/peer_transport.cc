@@ -27,7 +27,6 @@ struct SimPeerTransport::UnderWay {
 
 void SimPeerTransport::Call(const std::string& address, const server::PeerCallOptions& options,
                             const Payload& request, Done done) {
-  if (world_->Life(node_) != life_) return;  // It ended inside the disk.
   if (world_->Life(node_) != life_) return;  // The process has ended inside its disk.
   if (stopped_) return done(absl::CancelledError("this server is shutting down"));
   const auto call = std::make_shared<UnderWay>();

@@ -42,6 +42,7 @@ void SimServer::FillDisk() {
   if (!context_.swarm->faults.disk_full) return;
   const uint64_t needed = server::JobStorage::DiskBytes(options_);
   disk_.raw()->SetCapacity(context_.world->random().Below(needed));
+  // Before the trainers have asked for the third time.
   context_.world->After(150 * kMillisecond, kNobody, EventKind::kFault,
                         [this] { disk_.raw()->SetCapacity(uint64_t{1} << 30); });
 }

@@ -105,10 +105,11 @@ void SimTrainer::OnAttached(const absl::StatusOr<Payload>& answer) {
   v1::AttachReply reply;
   const absl::Status status =
       answer.ok() ? ParseMessage(*answer, kMaxMessageBytes, &reply) : answer.status();
-  if (ReasonOf(status) == Reason::kOverBudget) context_.world->Met(Cover::kFullDisk);
+  const bool full = context_.swarm->faults.disk_full && ReasonOf(status) == Reason::kOverBudget;
+  if (full) context_.world->Met(Cover::kFullDisk);
   if (status.ok()) {
     OpenSession(reply);
-  } else if (client::IsNotYet(status, who_.slot) || !context_.oracle->begun()) {
+  } else if (client::IsNotYet(status, who_.slot) || (full && !context_.oracle->begun())) {
     Later(kAttachAgain, [this] { Attach(); });
   } else if (absl::IsCancelled(status)) {
     Kill(/*announced=*/true);  // A later process has asked for its seat.

@@ -1,6 +1,6 @@
 // SimProgram: one thread of a trainer's program, for shipped code that blocks its caller. It runs
 // on a fiber and pauses while it waits, until an event wakes it or time has passed. Comes from:
-// SimTrainer, SimMeeting. Goes to: the world. Thread safety: one thread.
+// SimMeeting. Goes to: the world. Thread safety: one thread.
 #pragma once
 
 #include <functional>
