@@ -21,7 +21,7 @@ class SimPeerTransport final : public server::PeerTransport {
 
   void Call(const std::string& address, const server::PeerCallOptions& options,
             const Payload& request, Done done) override;
-  // Nobody hears anything from a process that has ended.
+  // Once the process has ended, no `done` runs.
   void Stop() override;
 
  private:

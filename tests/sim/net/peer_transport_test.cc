@@ -71,12 +71,7 @@ class SimPeerBench final : public server::PeerBench {
   server::PeerTransport* transport() override { return &transport_; }
   void End() override { server_.End(); }
   void Start() override { server_.Start(); }
-  bool RunUntil(const std::function<bool()>& done) override {
-    while (!done()) {
-      if (!world_.Step()) return false;
-    }
-    return true;
-  }
+  bool RunUntil(const std::function<bool()>& done) override { return world_.RunUntil(done); }
   Tick now() const { return world_.now(); }
 
  private:

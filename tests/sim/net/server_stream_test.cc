@@ -56,10 +56,7 @@ class SimStreamBench final : public server::StreamBench {
   client::Transport* transport() override { return &transport_; }
   bool RunUntil(const std::function<bool()>& done) override {
     MutexLock lock(&mu_);
-    while (!done()) {
-      if (!world_.Step()) return false;
-    }
-    return true;
+    return world_.RunUntil(done);
   }
 
  private:

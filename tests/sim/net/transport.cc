@@ -191,7 +191,7 @@ std::unique_ptr<client::CallHandle> SimTransport::Start(
   };
   context_.network->Call(
       context_.network->TrainerNode(process_), Network::IndexOf(target.address), target.method,
-      Payload::FromString(request.SerializeAsString()),
+      MessageBytes(request),
       [done, patient](const absl::StatusOr<Payload>& told) {
         // As the keepalive says it of a connection that is gone.
         const bool gone = patient && absl::IsDeadlineExceeded(told.status()) &&

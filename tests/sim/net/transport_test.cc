@@ -74,10 +74,7 @@ class SimBench final : public client::LinkBench {
   client::LinkPeer* peer() override { return &peer_; }
   bool RunUntil(const std::function<bool()>& done) override {
     MutexLock lock(&mu_);
-    while (!done()) {
-      if (!world_.Step()) return false;
-    }
-    return true;
+    return world_.RunUntil(done);
   }
 
  private:

@@ -163,14 +163,6 @@ void SimProcess::TellOracle() const {
   context_.oracle->OnRecovered(id(), fsm(), deps_.damaged);
 }
 
-void SimProcess::Later(Tick delay, std::function<void()> action) const {
-  if (delay == 0) {
-    context_.world->AfterInLife(0, node(), life_, EventKind::kStrand, std::move(action));
-  } else {
-    machine_clock()->AfterInLife(delay, life_, EventKind::kTimer, std::move(action));
-  }
-}
-
 // --- The engine's effects -----------------------------------------------------------------------
 
 void SimProcess::Observe(Probe probe) const {

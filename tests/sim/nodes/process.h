@@ -1,8 +1,8 @@
 // SimProcess: one life of a server process: the shipped job directory, put together as in
 // server/server.cc, and its supplies from a server process: threads, workers, a clock, a disk, and
-// the client of its peers. When the process ends, between any two events, all
-// its remaining work is dropped. Comes from: SimServer. Goes to: Directory, the network, the
-// oracle. Thread safety: one thread.
+// the client of its peers. When the process ends, between any two events, all its remaining work is
+// dropped. Comes from: SimServer. Goes to: Directory, the network, the oracle. Thread safety: one
+// thread.
 #pragma once
 
 #include <deque>
@@ -64,9 +64,6 @@ class SimProcess final : public server::VoteSink {
       if (world->Life(node) == life) action(std::forward<decltype(of)>(of)...);
     };
   }
-
-  // Runs `action` after `delay` by the machine's clock if the process still lives then.
-  void Later(Tick delay, std::function<void()> action) const;
 
   // A thread of this process that takes no time.
   std::unique_ptr<Executor> MakeExecutor(absl::string_view name) {

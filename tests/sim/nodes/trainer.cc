@@ -119,7 +119,7 @@ void SimTrainer::OnAttached(const absl::StatusOr<Payload>& answer) {
 }
 
 void SimTrainer::OpenSession(const v1::AttachReply& reply) {
-  newcomer_ = newcomer_ || reply.resumed();  // The others may have gone on without it.
+  newcomer_ = newcomer_ || reply.resumed();  // The others may be rounds ahead.
   const client::AttachedJob attached{
       .spec = Spec(), .layout = *context_.layout, .reply = reply, .incarnation = who_.incarnation};
   client::SessionCore::Environment environment;

@@ -12,10 +12,10 @@ void SimProgram::End() {
   if (fiber_->paused()) fiber_->Finish();
 }
 
-std::function<void()> SimProgram::Resumes() {
-  return [this, weak = std::weak_ptr(fiber_), waits = waits_] {
+std::function<void()> SimProgram::Ends(uint64_t wait) {
+  return [this, weak = std::weak_ptr(fiber_), wait] {
     const std::shared_ptr<Fiber> fiber = weak.lock();
-    if (fiber != nullptr && !ended_ && !fiber->ended() && waits == waits_) fiber->Resume();
+    if (fiber != nullptr && !ended_ && !fiber->ended() && wait == waits_) fiber->Resume();
   };
 }
 
@@ -28,10 +28,8 @@ bool SimProgram::Wait() {
 
 bool SimProgram::WaitFor(Tick at_most) {
   if (ended_) return false;
-  ++waits_;
-  world_->clock(node_)->After(at_most + 1, EventKind::kTimer, Resumes());
-  fiber_->Pause();
-  return !ended_;
+  world_->clock(node_)->After(at_most + 1, EventKind::kTimer, Ends(waits_ + 1));
+  return Wait();
 }
 
 }  // namespace ballast::sim

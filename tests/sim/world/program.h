@@ -21,7 +21,7 @@ class SimProgram {
   // The process has ended: every wait fails at once, and the body runs to its end.
   void End();
   // Ends the body's present wait, soon.
-  void Wake() { world_->After(0, node_, EventKind::kTimer, Resumes()); }
+  void Wake() { world_->After(0, node_, EventKind::kTimer, Ends(waits_)); }
 
   // In the body: waits for Wake, or until `at_most` has passed on the machine's clock. False: the
   // process has ended.
@@ -29,8 +29,8 @@ class SimProgram {
   bool WaitFor(Tick at_most);
 
  private:
-  // Continues the body, unless it has continued by then.
-  std::function<void()> Resumes();
+  // Ends the wait of this number, if the body is in it.
+  std::function<void()> Ends(uint64_t wait);
 
   World* const world_;
   const NodeId node_;

@@ -160,6 +160,13 @@ bool World::Step() {
   return true;
 }
 
+bool World::RunUntil(const std::function<bool()>& done) {
+  while (!done()) {
+    if (!Step()) return false;
+  }
+  return true;
+}
+
 void World::GiveWay(Tick duration, NodeId node) {
   After(duration, node, EventKind::kDisk, [fiber = Fiber::Current()->shared_from_this()] {
     if (!fiber->ended()) fiber->Resume();

@@ -150,6 +150,8 @@ class World {
 
   // Runs the next event. False when there is none or the run has stopped.
   bool Step();
+  // Runs events until `done` is true. False when none is left before.
+  bool RunUntil(const std::function<bool()>& done);
   // The present task, of a process of `node`, takes `duration` in its middle: events due meanwhile
   // happen inside this call. A pause of the node prolongs it. The end of the process ends it.
   void GiveWay(Tick duration, NodeId node);
