@@ -363,7 +363,7 @@ def check_tree(root):
     found, build_files = [], {}
     for path in source_text.list_files(root):
         if path.name == "CMakeLists.txt":
-            build_files[path] = source_text.read_text(pathlib.Path(root) / path)
+            build_files[path] = source_text.read_text(pathlib.Path(root) / path) or ""
         check = _check_of(path)
         if check is None:
             continue

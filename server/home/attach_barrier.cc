@@ -93,8 +93,8 @@ absl::Status AttachBarrier::Attach(const AttachCall& call) {
 
 void AttachBarrier::Cancel(uint32_t slot, uint64_t incarnation) {
   const auto candidate = candidates_.find(slot);
-  if (candidate != candidates_.end() && candidate->second.incarnation == incarnation)
-    candidates_.erase(candidate);
+  if (candidate == candidates_.end() || candidate->second.incarnation != incarnation) return;
+  candidates_.erase(candidate);
 }
 
 std::vector<uint32_t> AttachBarrier::MissingSlots() const {

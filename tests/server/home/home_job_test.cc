@@ -107,7 +107,7 @@ TEST(HomeJobTest, AHungUpCallFreesItsSeat) {
   }
   EXPECT_THAT(rig.Feed(home::HangUpInput{0, 99}), IsEmpty()) << "another call";
   EXPECT_EQ(One<home::DropCall>(rig.Feed(home::HangUpInput{0, 7})).ticket, 1u);
-  EXPECT_EQ(rig.phase(), Phase::kOver) << "nobody is left";
+  EXPECT_EQ(rig.phase(), Phase::kOver) << "no trainer is left";
 }
 
 // --- Making -------------------------------------------------------------------------------------
