@@ -245,7 +245,7 @@ PURE_TOKENS = re.compile(
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)', re.MULTILINE)
 # ballast_room(NAME room ...) and target_link_libraries(ballast_room ...), with the names inside.
 _LIBRARY = re.compile(
-    r"(ballast_room\(NAME |target_link_libraries\(ballast_)(\w+)([^()]*)\)")
+    r"\b(ballast_room\s*\(\s*NAME\s+|target_link_libraries\s*\(\s*ballast_)(\w+)([^()]*)\)")
 _LINKED = re.compile(r"\bBallast::(\w+)")
 
 
@@ -334,7 +334,7 @@ def check_libraries(build_files):
     folders, links, found = {}, [], []
     for path, text in build_files.items():
         for match in _LIBRARY.finditer(re.sub(r"#.*", lambda m: " " * len(m.group(0)), text)):
-            if match.group(1) == "ballast_room(NAME ":
+            if match.group(1).startswith("ballast_room"):
                 folders[match.group(2)] = str(path.parent)
             line = source_text.line_of(text, match.start())
             links += [(path, line, name) for name in _LINKED.findall(match.group(3))]

@@ -114,7 +114,9 @@ class Libraries(unittest.TestCase):
 
     def test_a_room_links_only_rooms_of_its_row(self):
         for text in ("ballast_room(NAME meta SOURCES a.cc\n  DEPS Ballast::base Ballast::engine)\n",
-                     "target_link_libraries(ballast_meta PRIVATE Ballast::engine)\n"):
+                     "target_link_libraries(ballast_meta PRIVATE Ballast::engine)\n",
+                     "ballast_room( NAME  meta SOURCES a.cc DEPS Ballast::engine)\n",
+                     "target_link_libraries (\n  ballast_meta PRIVATE Ballast::engine)\n"):
             self.assertEqual(self.links("server/meta", text), [("server/meta/CMakeLists.txt", 1)])
         allowed = "# No Ballast::engine.\nballast_room(NAME meta SOURCES a.cc DEPS Ballast::base)\n"
         self.assertEqual(self.links("server/meta", allowed), [])
