@@ -228,6 +228,7 @@ void FaultPlan::CutLink() {
 void FaultPlan::Pause(NodeId node, Tick at_most) {
   Say(node, "is paused");
   context_.world->Pause(node);
+  context_.network->Paused();
   context_.world->After(random().Spread(1, at_most / kMillisecond) * kMillisecond, kNobody,
                         EventKind::kFault, [this, node] { context_.world->Resume(node); });
 }

@@ -1,7 +1,6 @@
 #include "server/durability/log/log_index.h"
 
 #include "absl/strings/str_cat.h"
-#include "common/faults/mutant.h"
 
 namespace ballast::server {
 namespace {
@@ -125,7 +124,6 @@ void LogIndex::BeginEpoch(uint32_t epoch, uint64_t start_round) {
 }
 
 absl::Status LogIndex::CheckWhole(const PreparedRecord& record) const {
-  if (BALLAST_MUTANT(kPrepareIncomplete)) return absl::OkStatus();
   const LoggedRound* const round = Find(record.round);
   for (const ExtentNorm& norm : record.vote.norms) {
     if (norm.sumsq == 0) continue;

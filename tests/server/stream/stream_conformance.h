@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -15,11 +16,13 @@
 #include <utility>
 #include <vector>
 
+#include "ballast/v1/control.pb.h"
 #include "client/cpp/transport/link.h"
 #include "common/base/reason.h"
 #include "common/base/sync.h"
 #include "proto/convert/methods.h"
 #include "server/stream/method_registry.h"
+#include "server/stream/unary_call.h"
 
 namespace ballast::server {
 
@@ -148,11 +151,14 @@ inline void PrintTo(const MakeStreamBench&, std::ostream* os) { *os << "a stream
 
 class StreamConformance : public ::testing::TestWithParam<MakeStreamBench> {
  protected:
+  static constexpr std::chrono::seconds kPatience{60};
+
   StreamConformance() : bench_(GetParam().make()) {}
   ~StreamConformance() override {
     {
       MutexLock lock(bench_->mu());
       link_.reset();
+      call_.reset();
     }
     bench_.reset();
     MutexLock lock(&record_.mu);
@@ -198,6 +204,51 @@ class StreamConformance : public ::testing::TestWithParam<MakeStreamBench> {
     MutexLock lock(bench_->mu());
     link_->Cancel();
   }
+  // Makes a call with one answer, which the server keeps waiting.
+  void Call(std::chrono::milliseconds timeout) {
+    bench_->Serve(UnaryCall::Factory([this](std::shared_ptr<UnaryCall> call, const Payload&) {
+      call->OnCancel([this] {
+        MutexLock lock(&record_.mu);
+        ++cancels_;
+      });
+      MutexLock lock(&record_.mu);
+      waiting_ = std::move(call);
+    }));
+    {
+      MutexLock lock(bench_->mu());
+      call_ = bench_->transport()->Start(
+          {bench_->address(), method::kExchange, timeout}, v1::AttachRequest(),
+          [this](absl::StatusOr<Payload> answer) { answers_.push_back(std::move(answer)); });
+    }
+    ASSERT_TRUE(Until([this] {
+      MutexLock lock(&record_.mu);
+      return waiting_ != nullptr;
+    }));
+  }
+  void HangUp() {
+    MutexLock lock(bench_->mu());
+    call_.reset();
+  }
+  int Cancels() {
+    MutexLock lock(&record_.mu);
+    return cancels_;
+  }
+  bool Answered() {
+    return Until([this] { return !answers_.empty(); });
+  }
+  // Answers the call and lets go of it. Returns whether the transport lets go of it, too.
+  bool AnswerAndForget() {
+    std::shared_ptr<UnaryCall> call;
+    {
+      MutexLock lock(&record_.mu);
+      call = std::move(waiting_);
+    }
+    call->Reply(v1::AttachReply());
+    const std::weak_ptr<UnaryCall> weak = call;
+    call = nullptr;
+    return Until([&] { return weak.expired(); });
+  }
+
   // For the handler to send; no Kick.
   void Queue(const std::string& head, Payload body = Payload()) {
     MutexLock lock(&record_.mu);
@@ -235,6 +286,11 @@ class StreamConformance : public ::testing::TestWithParam<MakeStreamBench> {
   std::unique_ptr<client::Link> link_;
   std::weak_ptr<StreamHandler> handler_;
   std::shared_ptr<MessageStream> stream_;
+  // Of a call with one answer.
+  std::unique_ptr<client::CallHandle> call_;
+  std::vector<absl::StatusOr<Payload>> answers_;  // at the client
+  std::shared_ptr<UnaryCall> waiting_;            // at the server
+  int cancels_ = 0;
 };
 
 TEST_P(StreamConformance, MessagesArriveWholeAndInOrderInBothDirections) {
@@ -439,6 +495,51 @@ TEST_P(StreamConformance, MemoryOfMessagesIsHeldAsLongAsItIsNeeded) {
   MutexLock lock(bench_->mu());
   ASSERT_EQ(client_.messages.size(), 1u);
   EXPECT_EQ(client_.messages[0], std::string(100'000, 'l'));
+}
+
+TEST_P(StreamConformance, AnAnsweredCallIsNotCancelled) {
+  Call(kPatience);
+  EXPECT_TRUE(AnswerAndForget());
+  ASSERT_TRUE(Answered());
+  HangUp();
+  EXPECT_EQ(Cancels(), 0);
+  MutexLock lock(bench_->mu());
+  ASSERT_EQ(answers_.size(), 1u);
+  EXPECT_TRUE(answers_[0].ok()) << answers_[0].status();
+}
+
+TEST_P(StreamConformance, ACallerThatHangsUpCancelsItsCallAndHearsNoLaterAnswer) {
+  Call(kPatience);
+  HangUp();
+  ASSERT_TRUE(Until([&] { return Cancels() == 1; }));
+  EXPECT_TRUE(AnswerAndForget()) << "the call is not released";
+  EXPECT_EQ(Cancels(), 1);
+  MutexLock lock(bench_->mu());
+  EXPECT_TRUE(answers_.empty());
+}
+
+TEST_P(StreamConformance, ADeadlineCancelsItsCallAndALaterAnswerChangesNothing) {
+  Call(std::chrono::milliseconds(50));
+  ASSERT_TRUE(Until([&] { return Cancels() == 1; }));
+  EXPECT_TRUE(AnswerAndForget()) << "the call is not released";
+  ASSERT_TRUE(Answered());
+  EXPECT_EQ(Cancels(), 1);
+  MutexLock lock(bench_->mu());
+  ASSERT_EQ(answers_.size(), 1u);
+  EXPECT_EQ(answers_[0].status().code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST_P(StreamConformance, ACallThatHasEndedIsCancelledAtOnce) {
+  Call(kPatience);
+  HangUp();
+  ASSERT_TRUE(Until([&] { return Cancels() == 1; }));
+  bool told = false;
+  {
+    MutexLock lock(&record_.mu);
+    waiting_->OnCancel([&] { told = true; });
+  }
+  EXPECT_TRUE(told);
+  EXPECT_TRUE(AnswerAndForget());
 }
 
 TEST_P(StreamConformance, EventsComeOneAtATime) {

@@ -1,6 +1,8 @@
 #include "tests/sim/net/network.h"
 
 #include <algorithm>
+#include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -45,7 +47,14 @@ std::optional<Tick> Network::CallDelay(NodeId from, NodeId to) {
   return std::nullopt;
 }
 
-void Network::Cut(NodeId from, NodeId to, Tick until) { *CutUntil(from, to) = until; }
+void Network::Cut(NodeId from, NodeId to, Tick until) {
+  *CutUntil(from, to) = until;
+  for (const StreamPtr& stream : streams_) AwaitKeepalive(stream);
+}
+
+void Network::Paused() {
+  for (const StreamPtr& stream : streams_) AwaitKeepalive(stream);
+}
 
 void Network::HealAll() { std::fill(cut_until_.begin(), cut_until_.end(), 0); }
 
@@ -57,8 +66,11 @@ uint32_t Network::IndexOf(const std::string& address) {
   return static_cast<uint32_t>(std::stoul(address.substr(address.find(':') + 1)));
 }
 
-StreamPtr Network::Open(uint32_t process, uint32_t server, StreamClient* client) {
+StreamPtr Network::Open(uint32_t process, uint32_t server, StreamClient* client, const char* method,
+                        Tick timeout) {
   auto stream = std::make_shared<Stream>();
+  stream->method = method;
+  stream->timeout = timeout;
   stream->process = process;
   stream->server = server;
   stream->client = client;
@@ -72,9 +84,42 @@ StreamPtr Network::Open(uint32_t process, uint32_t server, StreamClient* client)
     CloseClientEnd(stream, there + Latency(), Unavailable("connection refused"));
     return stream;
   }
-  AtServer(stream, EventKind::kMessage,
-           [this, stream] { servers_[stream->server]->OnOpen(stream); });
+  AtServer(stream, EventKind::kMessage, [this, stream] {
+    if (stream->timeout > 0) AwaitDeadline(stream);
+    servers_[stream->server]->OnOpen(stream);
+  });
+  AwaitKeepalive(stream);
   return stream;
+}
+
+void Network::AwaitDeadline(const StreamPtr& stream) {
+  world_->clock(ServerNode(stream->server))
+      ->AfterInLife(stream->timeout, stream->server_life, EventKind::kTimer, [this, stream] {
+        CloseServerEnd(stream, 0);
+        CloseClientEnd(stream, Latency(), absl::DeadlineExceededError("no answer in time"));
+      });
+}
+
+bool Network::Loses(const StreamPtr& stream) {
+  if (stream->timeout == 0 || stream->lost) return stream->lost;
+  if (!loses_ || !OneIn(swarm_->faults.lose_one_in)) return false;
+  world_->Met(Cover::kCallLost);
+  stream->lost = true;
+  AwaitKeepalive(stream);
+  return true;
+}
+
+bool Network::Silent(const StreamPtr& stream) {
+  const NodeId client = TrainerNode(stream->process), server = ServerNode(stream->server);
+  const Tick cut = std::max(*CutUntil(client, server), *CutUntil(server, client));
+  return stream->lost || cut > world_->now() || world_->paused(client) || world_->paused(server);
+}
+
+void Network::AwaitKeepalive(const StreamPtr& stream) {
+  if (stream->timeout == 0 || !Silent(stream)) return;
+  world_->After(kCallTimeout, kNobody, EventKind::kTimer, [this, stream] {
+    if (Silent(stream)) Break(stream);
+  });
 }
 
 void Network::MaybeBreak(const StreamPtr& stream) {
@@ -91,27 +136,27 @@ void Network::AtServer(const StreamPtr& stream, EventKind kind, std::function<vo
 }
 
 void Network::SendUp(const StreamPtr& stream, const Payload& message) {
-  if (!stream->client_open) return;
+  if (!stream->client_open || Loses(stream)) return;
   MaybeBreak(stream);
   AtServer(stream, EventKind::kMessage, [this, stream, message] {
-    TraceUp(world_, ServerNode(stream->server), stream->process, message);
+    TraceUp(world_, ServerNode(stream->server), *stream, message);
     stream->server_end->OnUp(message);
   });
 }
 
 void Network::HalfClose(const StreamPtr& stream) {
-  if (!stream->client_open) return;
+  if (!stream->client_open || stream->lost) return;
   AtServer(stream, EventKind::kClosed, [stream] { stream->server_end->OnUpEnded(); });
 }
 
 void Network::SendDown(const StreamPtr& stream, const Payload& message) {
-  if (!stream->server_open) return;
+  if (!stream->server_open || Loses(stream)) return;
   MaybeBreak(stream);
   const Tick delay =
       StreamArrival(ServerNode(stream->server), TrainerNode(stream->process), &stream->down_clear);
   world_->After(delay, TrainerNode(stream->process), EventKind::kMessage, [this, stream, message] {
     if (!stream->client_open) return;
-    TraceDown(world_, TrainerNode(stream->process), stream->server, message);
+    TraceDown(world_, TrainerNode(stream->process), *stream, message);
     stream->client->OnDown(message);
   });
 }
@@ -138,6 +183,7 @@ void Network::CloseServerEnd(const StreamPtr& stream, Tick delay) {
 
 void Network::CloseUp(const StreamPtr& stream) {
   if (!std::exchange(stream->client_open, false)) return;
+  if (stream->lost) return;  // The server's end notices by its keepalive.
   // A reset may overtake sent data.
   const Tick cut = *CutUntil(TrainerNode(stream->process), ServerNode(stream->server));
   const Tick healed = std::max(world_->now(), cut) - world_->now();
@@ -149,7 +195,7 @@ void Network::CloseDown(const StreamPtr& stream, const absl::Status& status) {
   const Tick delay =
       StreamArrival(ServerNode(stream->server), TrainerNode(stream->process), &stream->down_clear);
   stream->server_open = false;
-  CloseClientEnd(stream, delay, status);
+  if (!stream->lost) CloseClientEnd(stream, delay, status);
 }
 
 void Network::Reset(const StreamPtr& stream) {
@@ -170,9 +216,10 @@ void Network::EndProcess(uint32_t server, bool announced) {
     stream->server_open = false;
     const NodeId from = ServerNode(server), to = TrainerNode(stream->process);
     // With a cut or without power nobody says that the connection is gone; silence does.
-    if (announced && *CutUntil(from, to) <= world_->now()) {
-      CloseClientEnd(stream, Latency(), Unavailable("connection reset by peer"));
-    }
+    const bool heard = announced && *CutUntil(from, to) <= world_->now();
+    if (!heard && stream->timeout == 0) continue;
+    CloseClientEnd(stream, heard ? Latency() : kCallTimeout,
+                   Unavailable("connection reset by peer"));
   }
 }
 
@@ -180,7 +227,8 @@ void Network::EndTrainer(uint32_t process, bool announced) {
   for (const StreamPtr& stream : streams_) {
     if (stream->process != process || !std::exchange(stream->client_open, false)) continue;
     const NodeId from = TrainerNode(process), to = ServerNode(stream->server);
-    if (announced && *CutUntil(from, to) <= world_->now()) CloseServerEnd(stream, Latency());
+    const bool heard = announced && *CutUntil(from, to) <= world_->now();
+    if (heard || stream->timeout > 0) CloseServerEnd(stream, heard ? Latency() : kCallTimeout);
   }
 }
 
@@ -210,27 +258,13 @@ void Network::Ask(NodeId from, uint32_t to, const Question& question,
       if (!std::exchange(*over, true)) at_caller();
     });
   };
-  // Servers ask again by themselves. A trainer that asks for its seat does so only when it has no
-  // answer, and not when it is dead: two questions never overtake those of its successor.
-  const bool twice = OneIn(swarm_->faults.repeat_one_in) && from < servers_.size();
+  const bool twice = OneIn(swarm_->faults.repeat_one_in);
   if (twice) world_->Met(Cover::kCallRepeated);
   for (int i = 0; i < (twice ? 2 : 1); ++i) {
     const Tick extra = i == 0 ? 0 : world_->random().Below(kVeryLateMax);
     world_->AfterInLife(*delay + extra, there, world_->Life(there), EventKind::kVoteCall,
                         [this, to, question, answer] { question(servers_[to], answer); });
   }
-}
-
-void Network::Call(NodeId from, uint32_t to, const char* method, const Payload& request,
-                   const UnaryDone& done, Tick timeout) {
-  Ask(
-      from, to,
-      [method, request, done](StreamServer* server, const auto& at_caller) {
-        server->OnCall(method, request, [done, at_caller](const absl::StatusOr<Payload>& told) {
-          at_caller([done, told] { done(told); });
-        });
-      },
-      done, timeout);
 }
 
 }  // namespace ballast::sim

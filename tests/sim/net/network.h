@@ -1,5 +1,6 @@
-// SimNet: streams between trainers and servers, and unary calls. A stream is TCP: in
-// order and complete, until it breaks; a unary call may be lost, repeated, late or
+// SimNet: streams of trainers to servers, and questions of servers to each other. A stream is TCP:
+// in order and complete, until it breaks. A trainer's unary call is a stream with one message each
+// way and a deadline, over a connection of its own. A question may be lost, repeated, late or
 // overtaken. Links can be cut in one direction and heal.
 // Comes from: simulated trainers and servers. Goes to: the other end, as an event.
 // Thread safety: one thread.
@@ -22,7 +23,7 @@
 
 namespace ballast::sim {
 
-// After which a call has no answer.
+// Of silence, after which a connection counts as broken, as gRPC's keepalive finds it.
 inline constexpr Tick kCallTimeout = 2500 * kMillisecond;
 
 // A trainer's end of a stream.
@@ -47,6 +48,8 @@ class StreamServerEnd {
 
 // One stream of a trainer process to a server; its two ends learn of its end at different times.
 struct Stream {
+  const char* method = nullptr;    // proto/convert/methods.h
+  Tick timeout = 0;                // of a unary call; 0: another stream, which has none
   uint32_t process = 0;            // of the trainer
   uint32_t server = 0;             // index
   StreamClient* client = nullptr;  // valid while client_open
@@ -56,6 +59,7 @@ struct Stream {
   bool client_open = true;
   bool server_open = true;
   bool refused = false;  // no process listened
+  bool lost = false;     // nothing more arrives, and its ends have yet to notice
   Tick up_clear = 0;     // when the last message each way arrives
   Tick down_clear = 0;
   bool corrupted = false;  // a frame of it was damaged once; that is enough
@@ -71,8 +75,8 @@ class StreamServer {
   virtual bool Serves() const = 0;  // a process listens
   // A stream has come in; sets its server_end.
   virtual void OnOpen(const StreamPtr& stream) = 0;
-  // A unary call, as proto/convert/methods.h has it. Answered later, or never, with the serialized
-  // reply or the server's error.
+  // A unary call of another server, as proto/convert/methods.h has it. Answered later, or never,
+  // with the serialized reply or the server's error.
   virtual void OnCall(const char* method, const Payload& request, UnaryDone answer) = 0;
   // One step of a snapshot; answered later, or never. `before`, if any: a capture's content of the
   // round before.
@@ -93,8 +97,10 @@ class Network {
   static uint32_t IndexOf(const std::string& address);
 
   // Opens a stream. A stream to a node that does not listen soon ends. `client` outlives it, or
-  // closes it.
-  StreamPtr Open(uint32_t process, uint32_t server, StreamClient* client);
+  // closes it. `timeout` of a unary call: after it the server's end is closed by its own clock; the
+  // client has its own timer.
+  StreamPtr Open(uint32_t process, uint32_t server, StreamClient* client, const char* method,
+                 Tick timeout = 0);
   void SendUp(const StreamPtr& stream, const Payload& message);
   // The trainer sends nothing more.
   void HalfClose(const StreamPtr& stream);
@@ -111,13 +117,8 @@ class Network {
   // Likewise a trainer's.
   void EndTrainer(uint32_t process, bool announced);
 
-  // A unary call to a server; `done` gets its answer at the caller, in its present life, once. The
-  // server may get the question twice or late. Errors: the server's; without a reason UNAVAILABLE,
-  // or DEADLINE_EXCEEDED after `timeout`.
-  void Call(NodeId from, uint32_t to, const char* method, const Payload& request,
-            const UnaryDone& done, Tick timeout = kCallTimeout);
-  // Any other question to a server. `question` runs there, perhaps twice or late; the value passed
-  // to its answer reaches the caller, once, unless `failed` ran before. Errors: UNAVAILABLE,
+  // A question of a server to another. `question` runs there, perhaps twice or late; the value
+  // passed to its answer reaches the caller, once, unless `failed` ran before. Errors: UNAVAILABLE,
   // DEADLINE_EXCEEDED after `timeout`.
   using AtCaller = std::function<void()>;
   using Question = std::function<void(StreamServer* server, std::function<void(AtCaller)> answer)>;
@@ -126,6 +127,8 @@ class Network {
 
   // Nothing goes from one node to another before `until`; streams wait, calls are lost.
   void Cut(NodeId from, NodeId to, Tick until);
+  // A process has been paused: it answers no keepalive.
+  void Paused();
   void HealAll();
   // From here on calls may be lost; before, messages may be repeated or late, and streams break.
   void LoseCalls() { loses_ = true; }
@@ -143,6 +146,14 @@ class Network {
   // Runs `action` at the stream's server after everything that was sent before.
   void AtServer(const StreamPtr& stream, EventKind kind, std::function<void()> action);
   void MaybeBreak(const StreamPtr& stream);
+  // The server's end of a call knows its deadline, too.
+  void AwaitDeadline(const StreamPtr& stream);
+  // Whether the stream, of a call, carries nothing more.
+  bool Loses(const StreamPtr& stream);
+  // No word passes between the ends now.
+  bool Silent(const StreamPtr& stream);
+  // Breaks a call's stream if it is still silent after kCallTimeout.
+  void AwaitKeepalive(const StreamPtr& stream);
   void CloseClientEnd(const StreamPtr& stream, Tick delay, const absl::Status& status);
   void CloseServerEnd(const StreamPtr& stream, Tick delay);
 

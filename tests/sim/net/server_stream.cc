@@ -16,10 +16,9 @@ const server::DirectoryNames* NoDirectoryNames() {
   return none;
 }
 
-SimStream::SimStream(World* world, Network* network, StreamPtr stream, std::string method,
-                     Sees sees)
+SimStream::SimStream(World* world, Network* network, StreamPtr stream, Sees sees)
     : world_(world), network_(network), stream_(std::move(stream)), sees_(std::move(sees)) {
-  facts_.method = std::move(method);
+  facts_.method = stream_->method;
   facts_.peer = absl::StrCat("trainer:", stream_->process);
   facts_.directory_names = NoDirectoryNames();
 }
@@ -62,6 +61,11 @@ void SimStream::OnUpEnded() {
   if (over_) return;
   up_ended_ = true;
   if (reading_) Work();
+}
+
+void SimStream::OnUpClosed() {
+  if (!over_ && stream_->timeout > 0) world_->Met(Cover::kCallerHungUp);
+  End(/*cancelled=*/true);
 }
 
 void SimStream::Drop() {

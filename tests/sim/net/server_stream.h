@@ -30,7 +30,7 @@ class SimStream final : public server::MessageStream,
   };
 
   // Of the server's present process.
-  SimStream(World* world, Network* network, StreamPtr stream, std::string method, Sees sees);
+  SimStream(World* world, Network* network, StreamPtr stream, Sees sees);
 
   // Makes its handler, as the stream has come in, and becomes its end.
   void Begin(const server::StreamFactory& factory);
@@ -41,7 +41,7 @@ class SimStream final : public server::MessageStream,
 
   void OnUp(const Payload& message) override;
   void OnUpEnded() override;
-  void OnUpClosed() override { End(/*cancelled=*/true); }
+  void OnUpClosed() override;
   // The process has ended. Lets go of the handler, outside of all events.
   void Drop();
   bool over() const { return over_; }

@@ -25,8 +25,7 @@ class OneStreamServer final : public StreamServer {
 
   bool Serves() const override { return true; }
   void OnOpen(const StreamPtr& stream) override {
-    stream_ =
-        std::make_shared<SimStream>(world_, network_, stream, method::kExchange, SimStream::Sees());
+    stream_ = std::make_shared<SimStream>(world_, network_, stream, SimStream::Sees());
     stream_->Begin(factory_);
   }
   void OnCall(const char*, const Payload&, UnaryDone) override {}

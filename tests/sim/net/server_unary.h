@@ -1,6 +1,6 @@
-// SimUnary: a server's end of one unary call over the simulated network, as a MessageStream: one
-// request, and at most one message back. Callers do not hang up. Comes from: SimPort. Goes to: the
-// shipped UnaryCall and its handlers. Thread safety: one thread.
+// SimUnary: a server's end of one unary call of another server, as a MessageStream: one request,
+// and at most one message back. Servers do not hang up; a trainer's call is a SimStream. Comes
+// from: SimPort. Goes to: the shipped UnaryCall and its handlers. Thread safety: one thread.
 #pragma once
 
 #include <memory>

@@ -5,10 +5,10 @@
 #include <string>
 #include <utility>
 
-#include "common/base/reason.h"
 #include "proto/convert/channel.h"
 #include "proto/convert/frame_codec.h"
 #include "proto/convert/job_convert.h"
+#include "proto/convert/methods.h"
 
 namespace ballast::sim {
 namespace {
@@ -59,7 +59,7 @@ class SimLink final : public client::Link, private StreamClient {
   }
   void Connect() {
     StreamClient* const client = this;
-    stream_ = context_.network->Open(process_, server_, client);
+    stream_ = context_.network->Open(process_, server_, client, method::kExchange);
     if (stream_->refused) return;
     Later(0, [this] {
       connected_ = true;
@@ -142,13 +142,49 @@ class SimLink final : public client::Link, private StreamClient {
   bool closed_ = false;
 };
 
-class SimCall final : public client::CallHandle {
+// One unary call: a stream with one message each way. Its destruction resets the stream, so the
+// server hears that its caller has hung up.
+class SimCall final : public client::CallHandle, private StreamClient {
  public:
-  explicit SimCall(std::shared_ptr<bool> over) : over_(std::move(over)) {}
-  ~SimCall() override { *over_ = true; }
+  SimCall(const Context& context, uint32_t process, const client::CallTarget& target,
+          const Payload& request, client::Transport::Answer answer)
+      : network_(context.network), answer_(std::move(answer)) {
+    const auto timeout = static_cast<Tick>(nanoseconds(target.timeout).count());
+    StreamClient* const client = this;
+    stream_ = network_->Open(process, Network::IndexOf(target.address), client, target.method,
+                             std::max<Tick>(timeout, 1));
+    context.world->clock(network_->TrainerNode(process))
+        ->After(timeout, EventKind::kTimer, [this, token = std::weak_ptr(token_)] {
+          if (!token.expired() && answer_) TimeOut();
+        });
+    if (stream_->refused) return;
+    network_->SendUp(stream_, request);
+    network_->HalfClose(stream_);
+  }
+  ~SimCall() override { network_->CloseUp(stream_); }
 
  private:
-  const std::shared_ptr<bool> over_;  // it gets no answer any more
+  void OnDown(const Payload& message) override { message_ = message; }
+  void OnDownClosed(const absl::Status& status) override {
+    if (!status.ok()) return Tell(status);
+    if (!message_.has_value()) return Tell(absl::InternalError("no message before the end"));
+    Tell(*std::move(message_));
+  }
+  void TimeOut() {
+    network_->CloseUp(stream_);
+    Tell(absl::DeadlineExceededError("no answer in time"));
+  }
+  // The answer may destroy this.
+  void Tell(absl::StatusOr<Payload> told) {
+    const client::Transport::Answer answer = std::exchange(answer_, nullptr);
+    answer(std::move(told));
+  }
+
+  Network* const network_;
+  client::Transport::Answer answer_;  // null once it has run
+  const std::shared_ptr<char> token_ = std::make_shared<char>();
+  StreamPtr stream_;
+  std::optional<Payload> message_;
 };
 
 class SimTimer final : public client::Timer {
@@ -183,23 +219,8 @@ std::unique_ptr<client::Link> SimTransport::Open(const client::LinkTarget& targe
 
 std::unique_ptr<client::CallHandle> SimTransport::Start(
     const client::CallTarget& target, const google::protobuf::MessageLite& request, Answer answer) {
-  const auto timeout = static_cast<Tick>(nanoseconds(target.timeout).count());
-  const bool patient = timeout > kCallTimeout;
-  const auto over = std::make_shared<bool>(false);
-  const auto done = [over, answer = std::move(answer)](absl::StatusOr<Payload> told) {
-    if (!std::exchange(*over, true)) answer(std::move(told));
-  };
-  context_.network->Call(
-      context_.network->TrainerNode(process_), Network::IndexOf(target.address), target.method,
-      MessageBytes(request),
-      [done, patient](const absl::StatusOr<Payload>& told) {
-        // As the keepalive says it of a connection that is gone.
-        const bool gone = patient && absl::IsDeadlineExceeded(told.status()) &&
-                          ReasonOf(told.status()) == Reason::kUnspecified;
-        done(gone ? absl::UnavailableError(told.status().message()) : told);
-      },
-      patient ? kCallTimeout : timeout);
-  return std::make_unique<SimCall>(over);
+  return std::make_unique<SimCall>(context_, process_, target, MessageBytes(request),
+                                   std::move(answer));
 }
 
 std::unique_ptr<client::Timer> SimTransport::MakeTimer(std::function<void()> fire) {

@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -19,6 +22,28 @@ Swarm OneServer() {
   swarm.pace.network = kMillisecond;
   return swarm;
 }
+
+// The server's end of one call. `answer`: the server's, if any.
+class CallEnd final : public StreamServerEnd {
+ public:
+  CallEnd(Network* network, StreamPtr stream,
+          const std::optional<absl::StatusOr<std::string>>* answer)
+      : network_(network), stream_(std::move(stream)), answer_(answer) {}
+
+  void OnUp(const Payload&) override {
+    if (!answer_->has_value()) return;
+    const absl::StatusOr<std::string>& answer = **answer_;
+    if (answer.ok()) network_->SendDown(stream_, Payload::FromString(*answer));
+    network_->CloseDown(stream_, answer.status());
+  }
+  void OnUpEnded() override {}
+  void OnUpClosed() override {}
+
+ private:
+  Network* const network_;
+  const StreamPtr stream_;
+  const std::optional<absl::StatusOr<std::string>>* const answer_;
+};
 
 // The server, played by the test.
 class SimPeer final : public client::LinkPeer, public StreamServer, public StreamServerEnd {
@@ -42,16 +67,18 @@ class SimPeer final : public client::LinkPeer, public StreamServer, public Strea
 
   bool Serves() const override { return listens_; }
   void OnOpen(const StreamPtr& stream) override {
+    if (stream->timeout > 0) {
+      calls_.push_back(std::make_unique<CallEnd>(network_, stream, &answer_));
+      stream->server_end = calls_.back().get();
+      return;
+    }
     newest_ = stream;
     stream->server_end = this;
   }
   void OnUp(const Payload& message) override { received_.push_back(message.ToString()); }
   void OnUpEnded() override { ++half_closes_; }
   void OnUpClosed() override {}
-  void OnCall(const char*, const Payload&, UnaryDone done) override {
-    if (!answer_.has_value()) return;
-    answer_->ok() ? done(Payload::FromString(**answer_)) : done(answer_->status());
-  }
+  void OnCall(const char*, const Payload&, UnaryDone) override {}
   void OnSnapshot(const server::SnapshotCall&, const std::shared_ptr<server::CapturedRound>&,
                   const std::function<void(absl::StatusOr<uint64_t>)>&) override {}
 
@@ -60,6 +87,7 @@ class SimPeer final : public client::LinkPeer, public StreamServer, public Strea
   Network* const network_;
   bool listens_ = true;
   StreamPtr newest_;
+  std::vector<std::unique_ptr<CallEnd>> calls_;
   std::vector<std::string> received_;
   std::optional<absl::StatusOr<std::string>> answer_;
   int half_closes_ = 0;
@@ -76,6 +104,8 @@ class SimBench final : public client::LinkBench {
     MutexLock lock(&mu_);
     return world_.RunUntil(done);
   }
+  World* world() { return &world_; }
+  Network* network() { return &network_; }
 
  private:
   Mutex mu_;
@@ -87,6 +117,39 @@ class SimBench final : public client::LinkBench {
                           /*process=*/0,
                           /*slot=*/0};
 };
+
+// How a call with an hour of time ends that is never answered, after `harm` to its connection.
+absl::Status EndOfACall(SimBench* bench, const std::function<void()>& harm) {
+  absl::Status told = absl::UnknownError("no answer yet");
+  const auto call = bench->transport()->Start(
+      {bench->peer()->address(), method::kAttach, std::chrono::hours(1)}, v1::AttachRequest(),
+      [&](const absl::StatusOr<Payload>& answer) { told = answer.status(); });
+  const Tick begun = bench->world()->now();
+  bench->world()->After(kSecond, kNobody, EventKind::kFault, harm);
+  EXPECT_TRUE(bench->RunUntil([&] { return !absl::IsUnknown(told); }));
+  EXPECT_LT(bench->world()->now(), begun + kHour);
+  return told;
+}
+
+TEST(SimTransportTest, ACallBreaksWhenItsConnectionIsSilent) {
+  SimBench bench;
+  Network* const network = bench.network();
+  const NodeId server = network->ServerNode(0), trainer = network->TrainerNode(0);
+  const auto cut = [&] { network->Cut(trainer, server, bench.world()->now() + kHour); };
+  EXPECT_TRUE(absl::IsUnavailable(EndOfACall(&bench, cut)));
+  network->HealAll();
+  const auto pause = [&] {
+    bench.world()->Pause(server);
+    network->Paused();
+  };
+  EXPECT_TRUE(absl::IsUnavailable(EndOfACall(&bench, pause)));
+  bench.world()->Resume(server);
+  const auto lose_power = [&] {
+    bench.world()->EndLife(server);
+    network->EndProcess(0, /*announced=*/false);
+  };
+  EXPECT_TRUE(absl::IsUnavailable(EndOfACall(&bench, lose_power)));
+}
 
 }  // namespace
 }  // namespace ballast::sim

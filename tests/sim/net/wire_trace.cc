@@ -8,6 +8,7 @@
 #include "proto/convert/channel.h"
 #include "proto/convert/frame_codec.h"
 #include "proto/convert/status_convert.h"
+#include "tests/sim/net/network.h"
 
 namespace ballast::sim {
 namespace {
@@ -64,18 +65,24 @@ void Trace(const World* world, NodeId node, const std::string& from,
   if (!name.empty()) world->Trace(node, absl::StrCat("hears from ", from, ": ", name));
 }
 
-}  // namespace
-
-void TraceUp(const World* world, NodeId node, uint32_t from, const Payload& message) {
-  if (!world->tracing()) return;
-  Trace(world, node, absl::StrCat("trainer ", from),
-        DecodeClientMessage(message, kMaxMessageBytes, kMaxMessageBytes));
+void TraceCall(const World* world, NodeId node, const std::string& from, const Stream& stream) {
+  world->Trace(node, absl::StrCat("hears from ", from, ": ", stream.method));
 }
 
-void TraceDown(const World* world, NodeId node, uint32_t from, const Payload& message) {
+}  // namespace
+
+void TraceUp(const World* world, NodeId node, const Stream& stream, const Payload& message) {
   if (!world->tracing()) return;
-  Trace(world, node, absl::StrCat("server index ", from),
-        DecodeServerMessage(message, kMaxMessageBytes, kMaxMessageBytes));
+  const std::string from = absl::StrCat("trainer ", stream.process);
+  if (stream.timeout > 0) return TraceCall(world, node, from, stream);
+  Trace(world, node, from, DecodeClientMessage(message, kMaxMessageBytes, kMaxMessageBytes));
+}
+
+void TraceDown(const World* world, NodeId node, const Stream& stream, const Payload& message) {
+  if (!world->tracing()) return;
+  const std::string from = absl::StrCat("server index ", stream.server);
+  if (stream.timeout > 0) return TraceCall(world, node, from, stream);
+  Trace(world, node, from, DecodeServerMessage(message, kMaxMessageBytes, kMaxMessageBytes));
 }
 
 }  // namespace ballast::sim

@@ -46,12 +46,15 @@ void SimPort::AddMethod(absl::string_view method, server::StreamFactory factory,
 
 void SimPort::Open(const StreamPtr& stream) {
   std::erase_if(streams_, [](const auto& old) { return old->over(); });
-  const auto watch = std::make_shared<StreamWatch>(context_.world, process_);
-  streams_.push_back(std::make_shared<SimStream>(
-      context_.world, context_.network, stream, method::kExchange,
-      SimStream::Sees{[watch](const Payload& message) { watch->OnUp(message); },
-                      [watch](const Outgoing& message) { watch->OnDown(message); }}));
-  streams_.back()->Begin(methods_.at(method::kExchange));
+  SimStream::Sees sees;
+  if (stream->timeout == 0) {
+    const auto watch = std::make_shared<StreamWatch>(context_.world, process_);
+    sees.up = [watch](const Payload& message) { watch->OnUp(message); };
+    sees.down = [watch](const Outgoing& message) { watch->OnDown(message); };
+  }
+  streams_.push_back(
+      std::make_shared<SimStream>(context_.world, context_.network, stream, std::move(sees)));
+  streams_.back()->Begin(methods_.at(stream->method));
 }
 
 void SimPort::Call(const char* method, const Payload& request, UnaryDone answer) {

@@ -25,9 +25,9 @@ class SimPort final : public server::MethodRegistry {
 
   void AddMethod(absl::string_view method, server::StreamFactory factory,
                  server::MethodType type = server::MethodType::kUnary) override;
-  // A trainer's data stream has come in.
+  // A trainer's data stream or unary call has come in.
   void Open(const StreamPtr& stream);
-  // A unary call has come in.
+  // A unary call of another server has come in.
   void Call(const char* method, const Payload& request, UnaryDone answer);
 
  private:

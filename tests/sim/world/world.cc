@@ -70,6 +70,7 @@ constexpr std::array<const char*, static_cast<size_t>(Cover::kCount)> kNames = {
     "unsynced_names_at_power_loss",
     "stream_broke",
     "call_lost",
+    "caller_hung_up",
     "call_repeated",
     "message_late",
     "link_cut",

@@ -94,6 +94,7 @@ enum class Cover : uint8_t {
   kUnsyncedNamesAtPowerLoss,
   kStreamBroke,
   kCallLost,
+  kCallerHungUp,
   kCallRepeated,
   kMessageLate,
   kLinkCut,
