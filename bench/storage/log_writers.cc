@@ -47,13 +47,13 @@ absl::StatusOr<std::unique_ptr<LogWriter>> LogWriter::Create(const std::string& 
 }
 
 absl::Status LogWriter::AppendExtent(uint32_t extent, size_t bytes) {
-  return log_->AppendExtent({.epoch = 1,
-                             .round = round_,
-                             .extent = extent,
-                             .dtype = DType::kF32,
-                             .sumsq = 1,
-                             .bytes = bytes},
-                            payloads_->Of(round_, extent), nullptr);
+  return log_->AppendExtent({.at = {.epoch = 1,
+                                    .round = round_,
+                                    .extent = extent,
+                                    .dtype = DType::kF32,
+                                    .sumsq = 1,
+                                    .bytes = bytes},
+                             .data = payloads_->Of(round_, extent)});
 }
 
 absl::Status LogWriter::Prepare(size_t extents) {

@@ -82,6 +82,8 @@ enum class Mutant : uint8_t {
   kOlderGeneration,
   kReadyUnchecked,
   kIdNotBroughtBack,
+  kJoinBackwards,
+  kKeepFirstChecksum,
 };
 
 // Situations that a long enough run of the simulator must have met.

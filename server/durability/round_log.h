@@ -21,15 +21,6 @@
 
 namespace ballast::server {
 
-// The reduced gradient of one extent, exactly as the step will consume it: the fp32 sum, or the
-// wire dtype when one slot contributes. `at` needs its first eight fields; `owner` keeps `data`
-// alive and unchanged.
-struct ReducedExtent {
-  LoggedExtent at;
-  const void* data = nullptr;
-  std::shared_ptr<const void> owner;
-};
-
 // The state that StateHolds::Hold keeps: of each extent one version, in an image. With the rounds
 // since the oldest of them, which are kept too, every extent can be brought to any later version.
 struct HeldState {

@@ -67,9 +67,8 @@ class LogInFront final : public GradientLog {
   absl::Status ReadFlushed(const LoggedExtent& extent, void* to) const override {
     return meter_->LogRead(log_->ReadFlushed(extent, to));
   }
-  absl::Status AppendExtent(const LoggedExtent& extent, const void* data,
-                            std::shared_ptr<const void> owner) override {
-    return Append(extent.bytes, [&] { return log_->AppendExtent(extent, data, std::move(owner)); });
+  absl::Status AppendExtent(const ReducedExtent& extent) override {
+    return Append(extent.at.bytes, [&] { return log_->AppendExtent(extent); });
   }
   // Their payload, mostly less than a page, is not known here.
   absl::Status AppendPrepared(const PreparedRecord& record) override {

@@ -48,9 +48,7 @@ class StorageRoundLog final : public RoundLog, private ImageIo {
 
   void AppendExtent(ReducedExtent extent) override {
     if (BALLAST_MUTANT(kPrepareIncomplete) && extent.at.extent == 0) return;
-    Enqueue([this, extent = std::move(extent)] {
-      return storage_->log()->AppendExtent(extent.at, extent.data, extent.owner);
-    });
+    Enqueue([this, extent = std::move(extent)] { return storage_->log()->AppendExtent(extent); });
   }
 
   void AppendDecision(DecisionRecord record) override {

@@ -188,6 +188,7 @@ void RoundDriver::OnReduced(uint32_t extent, const ReducedNorm& reduced) {
                                .bytes = grad.bytes,
                                .first_nonfinite = reduced.first_nonfinite},
                         .data = grad.data,
+                        .data_crc = contributions_.Checksum(fsm_.layout(), extent),
                         .owner = grad.owner});
   }
   Feed(ReducedInput{extent, reduced.norm.sumsq, reduced.norm.nonfinite, reduced.first_nonfinite});

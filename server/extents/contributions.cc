@@ -18,6 +18,17 @@ namespace {
 // The payload of a NaN depends on the instruction set.
 constexpr uint32_t kCanonicalNanBits = 0x7FC00000;
 
+// The bytes of a tile in the sum.
+struct SumTile {
+  size_t offset;
+  size_t bytes;
+};
+SumTile SumOf(const ReduceWork& work, size_t tile) {
+  const size_t begin = tile * work.input.tile_elements;
+  const size_t elements = std::min(work.input.tile_elements, work.input.count - begin);
+  return {begin * sizeof(float), elements * sizeof(float)};
+}
+
 }  // namespace
 
 Contributions::Contributions(const Layout& layout, const std::vector<uint32_t>& owned,
@@ -52,19 +63,21 @@ absl::StatusOr<uint32_t> Contributions::Store(const Layout& layout, const FrameH
   extents_.resize(layout.extents().size());
   ExtentBuffers& buffers = extents_[frame.extent];
   buffers.grads.resize(seats_);
-  BufferRef& reg = buffers.grads[frame.slot];
-  if (!reg) {
-    BALLAST_ASSIGN_OR_RETURN(reg,
+  CheckedBuffer& reg = buffers.grads[frame.slot];
+  if (!reg.buffer) {
+    BALLAST_ASSIGN_OR_RETURN(reg.buffer,
                              Acquire(layout, frame.extent, layout.extents()[frame.extent].dtype));
   }
-  BALLAST_CHECK(frame.offset_bytes + payload.bytes() <= reg.bytes());
-  char* to = reg.data() + frame.offset_bytes;
-  uint32_t crc = IdentityCrc(frame);
+  BALLAST_CHECK(frame.offset_bytes + payload.bytes() <= reg.buffer.bytes());
+  char* to = reg.buffer.data() + frame.offset_bytes;
+  uint32_t crc = 0;
   for (const Payload::Piece& piece : payload.pieces()) {
     crc = Crc32cCopy(to, piece.data, piece.bytes, crc);
     to += piece.bytes;
   }
-  return crc;
+  // That of the bytes that are there now, also where it is not the one that the frame names.
+  reg.checksums.Put(frame.offset_bytes, payload.bytes(), crc);
+  return Crc32cJoin(IdentityCrc(frame), crc, payload.bytes());
 }
 
 absl::StatusOr<std::shared_ptr<ReduceWork>> Contributions::MakeWork(const RoundFsm& fsm,
@@ -78,7 +91,7 @@ absl::StatusOr<std::shared_ptr<ReduceWork>> Contributions::MakeWork(const RoundF
 
   auto work = std::make_shared<ReduceWork>();
   work->extent = extent_id;
-  for (const uint32_t slot : slots) work->grads.push_back(buffers.grads[slot].data());
+  for (const uint32_t slot : slots) work->grads.push_back(buffers.grads[slot].buffer.data());
   if (BALLAST_MUTANT(kArrivalOrderSum)) std::sort(work->grads.begin(), work->grads.end());
   work->slots = slots;
   bool all_present = true;
@@ -100,27 +113,46 @@ absl::StatusOr<std::shared_ptr<ReduceWork>> Contributions::MakeWork(const RoundF
                  .tile_elements = layout.tile_elements(),
                  .sum = nullptr};
   buffers.only_slot = slots.front();
-  if (reduce::NeedsSum(work->input)) {
-    BALLAST_ASSIGN_OR_RETURN(buffers.sum, Acquire(layout, extent_id, DType::kF32));
-    work->input.sum = reinterpret_cast<float*>(buffers.sum.data());
-  }
   work->norms.resize(reduce::TileCount(work->input));
+  if (reduce::NeedsSum(work->input)) BALLAST_RETURN_IF_ERROR(MakeSum(fsm, work.get()));
   return work;
+}
+
+absl::Status Contributions::MakeSum(const RoundFsm& fsm, ReduceWork* work) {
+  CheckedBuffer& sum = extents_[work->extent].sum;
+  sum = CheckedBuffer();
+  BALLAST_ASSIGN_OR_RETURN(sum.buffer, Acquire(fsm.layout(), work->extent, DType::kF32));
+  work->input.sum = reinterpret_cast<float*>(sum.buffer.data());
+  if (!fsm.durable()) return absl::OkStatus();
+  work->input.sum_is_read = true;
+  work->sum_crcs.resize(work->norms.size());
+  return absl::OkStatus();
 }
 
 void Contributions::OnReduced(const ReduceWork& work) {
   if (work.input.sum == nullptr) return;
-  for (BufferRef& grad : extents_[work.extent].grads) grad.Reset();
+  ExtentBuffers& buffers = extents_[work.extent];
+  for (size_t tile = 0; tile < work.sum_crcs.size(); ++tile) {
+    const SumTile at = SumOf(work, tile);
+    buffers.sum.checksums.Put(at.offset, at.bytes, work.sum_crcs[tile]);
+  }
+  for (CheckedBuffer& grad : buffers.grads) grad = CheckedBuffer();
+}
+
+const Contributions::CheckedBuffer& Contributions::Reduced(uint32_t extent) const {
+  const ExtentBuffers& buffers = extents_[extent];
+  return buffers.sum.buffer ? buffers.sum : buffers.grads[buffers.only_slot];
 }
 
 GradientView Contributions::Gradient(const Layout& layout, uint32_t extent_id) const {
-  const ExtentBuffers& buffers = extents_[extent_id];
   const Extent& extent = layout.extents()[extent_id];
-  if (buffers.sum) {
-    return {buffers.sum.data(), DType::kF32, size_t{extent.elements} * 4, buffers.sum.ToShared()};
-  }
-  const BufferRef& only = buffers.grads[buffers.only_slot];
-  return {only.data(), extent.dtype, layout.ExtentWireBytes(extent_id), only.ToShared()};
+  const DType dtype = extents_[extent_id].sum.buffer ? DType::kF32 : extent.dtype;
+  const BufferRef& buffer = Reduced(extent_id).buffer;
+  return {buffer.data(), dtype, extent.elements * DTypeBytes(dtype), buffer.ToShared()};
+}
+
+std::optional<uint32_t> Contributions::Checksum(const Layout& layout, uint32_t extent_id) const {
+  return Reduced(extent_id).checksums.Whole(Gradient(layout, extent_id).bytes);
 }
 
 absl::StatusOr<char*> Contributions::Restore(const Layout& layout,
@@ -132,9 +164,10 @@ absl::StatusOr<char*> Contributions::Restore(const Layout& layout,
   buffers.only_slot = contributors.front();
   const bool sum = logged.dtype != layout.extents()[logged.extent].dtype ||
                    (logged.dtype == DType::kF32 && contributors.size() > 1);
-  BufferRef& to = sum ? buffers.sum : buffers.grads[buffers.only_slot];
-  BALLAST_ASSIGN_OR_RETURN(to, Acquire(layout, logged.extent, logged.dtype));
-  return to.data();
+  CheckedBuffer& to = sum ? buffers.sum : buffers.grads[buffers.only_slot];
+  to = CheckedBuffer();
+  BALLAST_ASSIGN_OR_RETURN(to.buffer, Acquire(layout, logged.extent, logged.dtype));
+  return to.buffer.data();
 }
 
 void Contributions::Release(uint32_t extent) {
@@ -145,6 +178,9 @@ void Contributions::ReleaseAll() { extents_.clear(); }
 
 void ReduceTile(const reduce::KernelTable& kernels, ReduceWork* work, size_t tile) {
   work->norms[tile] = reduce::ReduceTile(kernels, work->input, tile);
+  if (work->sum_crcs.empty()) return;
+  const SumTile at = SumOf(*work, tile);
+  work->sum_crcs[tile] = Crc32c(reinterpret_cast<char*>(work->input.sum) + at.offset, at.bytes);
 }
 
 ReducedNorm FinishReduce(const reduce::KernelTable& kernels, const ReduceWork& work) {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -16,6 +17,7 @@
 #include "common/io/buffer_pools.h"
 #include "common/tensor/layout.h"
 #include "server/durability/log/gradient_log.h"
+#include "server/extents/part_checksums.h"
 #include "server/reduce/reduce.h"
 #include "server/round/round_fsm.h"
 
@@ -29,6 +31,7 @@ struct ReduceWork {
   std::vector<reduce::ContributionRun> runs;
   std::vector<std::vector<uint8_t>> present;  // `runs` points here
   std::vector<reduce::TileNorm> norms;        // per tile
+  std::vector<uint32_t> sum_crcs;             // per tile; empty: not wanted
   std::vector<uint32_t> slots;                // slots of `grads`
 };
 
@@ -66,11 +69,16 @@ class Contributions {
   // Collects the inputs of the sum for an extent that the FSM declared complete.
   absl::StatusOr<std::shared_ptr<ReduceWork>> MakeWork(const RoundFsm& fsm, uint32_t extent);
 
-  // After the sum: gives back registers that the step does not need.
+  // After the sum: takes its checksums, and gives back registers that the step does not need.
   void OnReduced(const ReduceWork& work);
 
   // Gradient of an extent for the step; MakeWork and its tiles must be done.
   GradientView Gradient(const Layout& layout, uint32_t extent) const;
+
+  // Crc32c of the bytes of Gradient as they came in, or as their sum was written: one that has
+  // changed since does not fit it. Nothing where it is not known: a sum of a job without a log, and
+  // a gradient from Restore.
+  std::optional<uint32_t> Checksum(const Layout& layout, uint32_t extent) const;
 
   // Makes room for a gradient reduced before a restart, with the dtype and bytes of `logged` (room
   // up to the next page), and returns its address.
@@ -83,12 +91,21 @@ class Contributions {
 
  private:
   absl::StatusOr<BufferRef> Acquire(const Layout& layout, uint32_t extent, DType dtype);
+  // Room for the sum, and for its checksums where a log will want them.
+  absl::Status MakeSum(const RoundFsm& fsm, ReduceWork* work);
 
+  // One value, so that checksums never outlive their bytes.
+  struct CheckedBuffer {
+    BufferRef buffer;
+    PartChecksums checksums;
+  };
   struct ExtentBuffers {
-    std::vector<BufferRef> grads;  // per slot
-    BufferRef sum;
+    std::vector<CheckedBuffer> grads;  // per slot
+    CheckedBuffer sum;
     uint32_t only_slot = 0;  // without a sum, its register is the gradient
   };
+  // The one that Gradient is in.
+  const CheckedBuffer& Reduced(uint32_t extent) const;
   uint32_t seats_ = 0;
   uint32_t contributors_ = 0;  // slots with registers
   uint32_t window_extents_ = 0;
@@ -96,7 +113,7 @@ class Contributions {
   std::vector<ExtentBuffers> extents_;  // by extent id
 };
 
-// Writes the sum of one tile and keeps its norm in `work`.
+// Writes the sum of one tile and keeps its norm, and its checksum where wanted, in `work`.
 void ReduceTile(const reduce::KernelTable& kernels, ReduceWork* work, size_t tile);
 // After all tiles, before OnReduced: finds the first non-finite gradient in the registers.
 ReducedNorm FinishReduce(const reduce::KernelTable& kernels, const ReduceWork& work);

@@ -20,6 +20,7 @@ struct SumArgs {
   size_t begin;              // first element, of every slot's array
   size_t count;              // elements; 0 is allowed
   float* sum;                // out: count x fp32
+  bool sum_is_read;          // at once, by this thread: leave the sum of a tile in its caches
 };
 
 // Sum of squares and count of Inf and NaN elements of one tile.

@@ -60,7 +60,7 @@ float SumOfSlots(const KernelTable& kernels, const ExtentContributions& extent, 
   float sum = 0;
   kernels.sum[Index(extent.dtype)]({extent.grads + first,
                                     present == nullptr ? nullptr : present + first, last - first,
-                                    element, 1, &sum});
+                                    element, 1, &sum, false});
   return sum;
 }
 
@@ -102,7 +102,8 @@ TileNorm ReduceTile(const KernelTable& kernels, const ExtentContributions& exten
     const char* grad = static_cast<const char*>(extent.grads[0]);
     return kernels.norm_tile[dtype](grad + begin * DTypeBytes(extent.dtype), end - begin);
   }
-  SumArgs args = {extent.grads, nullptr, extent.slots, begin, end - begin, extent.sum + begin};
+  SumArgs args = {extent.grads,       nullptr,           extent.slots, begin, end - begin,
+                  extent.sum + begin, extent.sum_is_read};
   if (extent.run_count == 0) return kernels.sum_tile[dtype](args);
   const RunRange runs = RunsOf(extent, begin, end);
   if (Uniform(runs, extent.slots)) {

@@ -43,6 +43,7 @@ struct ExtentContributions {
   size_t count;                 // elements of the extent
   size_t tile_elements;         // a multiple of 64: the norm's block
   float* sum;                   // out: count x fp32, best 64-byte aligned; null when !NeedsSum
+  bool sum_is_read = false;     // each tile's, right after it by the same thread
 };
 
 // Sum of squares and non-finite count of one extent's summed gradient.

@@ -144,7 +144,7 @@ void Sum(const SumArgs& args) {
   for (; i < args.count; ++i) args.sum[i] = slots.SumOne(i);
 }
 
-// 64 elements of the fused sum and norm. Streams the sum past the cache: it is next read after
+// 64 elements of the fused sum and norm. Streams the sum past the cache where it is next read after
 // the vote.
 template <class V, class G>
 void SumBlock(const Slots<V, G>& slots, size_t begin, float* out, bool stream,
@@ -175,7 +175,8 @@ void AddTail(const float* x, size_t count, simd::SquareLanes<V>* lanes) {
 template <class V, class G>
 TileNorm SumTile(const SumArgs& args) {
   const Slots<V, G> slots(args);
-  const bool stream = reinterpret_cast<uintptr_t>(args.sum) % kCacheLineBytes == 0;
+  const bool aligned = reinterpret_cast<uintptr_t>(args.sum) % kCacheLineBytes == 0;
+  const bool stream = aligned && !args.sum_is_read;
   simd::SquareLanes<V> lanes;
   size_t i = 0;
   for (; i + kNormLanes <= args.count; i += kNormLanes) {

@@ -15,7 +15,7 @@ struct MutantInfo {
   const char* what;
 };
 
-inline constexpr std::array<MutantInfo, 70> kMutants = {{
+inline constexpr std::array<MutantInfo, 72> kMutants = {{
     {Mutant::kRatiosBeforeSync, "ratios_before_sync",
      "LAMB's step begins when its ratios are written"},
     {Mutant::kVoteBeforeSync, "vote_before_sync", "the vote is sent when PREPARE is written"},
@@ -94,6 +94,10 @@ inline constexpr std::array<MutantInfo, 70> kMutants = {{
     {Mutant::kIdNotBroughtBack, "id_not_brought_back", "no rank tells a new home the id again"},
     {Mutant::kForgetLastArray, "forget_last_array", "a restart lays out three arrays at most"},
     {Mutant::kVoteOfferedOnce, "vote_offered_once", "a vote that was lost is not offered again"},
+    {Mutant::kJoinBackwards, "join_backwards",
+     "the checksums of an extent's parts are joined backwards"},
+    {Mutant::kKeepFirstChecksum, "keep_first_checksum",
+     "the checksum of a damaged frame outlives its bytes"},
 }};
 
 class World;

@@ -40,8 +40,7 @@ class SegmentedLog : public GradientLog {
   absl::Status ReadFlushed(const LoggedExtent& extent, void* to) const override {
     return disk_.Read(extent, to);
   }
-  absl::Status AppendExtent(const LoggedExtent& extent, const void* data,
-                            std::shared_ptr<const void> owner) override;
+  absl::Status AppendExtent(const ReducedExtent& reduced) override;
   absl::Status AppendPrepared(const PreparedRecord& record) override;
   absl::Status AppendDecision(const DecisionRecord& record) override;
   absl::Status AppendRatios(const RatiosRecord& record) override;
@@ -60,8 +59,11 @@ class SegmentedLog : public GradientLog {
   absl::Status Write(const PreparedRecord& record);
   absl::Status Write(const DecisionRecord& record);
   absl::Status Write(const RatiosRecord& record);
-  // Begins to write the record at the end; fills in the rest of `header`.
-  absl::Status Append(RecordHeader* header, const void* data, std::shared_ptr<const void> owner);
+  // Begins to write the record at the end; fills in the rest of `header`. `data_crc` and `owner` as
+  // in ReducedExtent.
+  absl::Status Append(RecordHeader* header, const void* data,
+                      std::optional<uint32_t> data_crc = std::nullopt,
+                      std::shared_ptr<const void> owner = nullptr);
   // Makes an error final, and returns it from now on.
   absl::Status Fail(const absl::Status& cause);
 
@@ -99,8 +101,8 @@ absl::Status SegmentedLog::CutTail(ReadLanes* lanes) {
 
 // Appending.
 
-absl::Status SegmentedLog::AppendExtent(const LoggedExtent& extent, const void* data,
-                                        std::shared_ptr<const void> owner) {
+absl::Status SegmentedLog::AppendExtent(const ReducedExtent& reduced) {
+  const LoggedExtent& extent = reduced.at;
   if (DTypeBytes(extent.dtype) == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("extent ", extent.extent, " of round ", extent.round, " has no dtype"));
@@ -117,7 +119,7 @@ absl::Status SegmentedLog::AppendExtent(const LoggedExtent& extent, const void* 
                       .nonfinite = extent.nonfinite,
                       .first_nonfinite = extent.first_nonfinite};
   // A record refused for want of room is appended again later, so the index must not have it yet.
-  BALLAST_RETURN_IF_ERROR(Append(&header, data, std::move(owner)));
+  BALLAST_RETURN_IF_ERROR(Append(&header, reduced.data, reduced.data_crc, reduced.owner));
   LoggedExtent logged = extent;
   logged.crc32c = header.payload_crc;
   logged.segment = disk_.IndexOf(header.sequence);
@@ -161,7 +163,7 @@ absl::Status SegmentedLog::Write(const PreparedRecord& record) {
                       .epoch = record.epoch,
                       .round = record.round,
                       .payload_bytes = payload.size()};
-  return Append(&header, payload.data(), nullptr);
+  return Append(&header, payload.data());
 }
 
 absl::Status SegmentedLog::Write(const DecisionRecord& record) {
@@ -170,7 +172,7 @@ absl::Status SegmentedLog::Write(const DecisionRecord& record) {
                       .epoch = record.epoch,
                       .round = record.round,
                       .payload_bytes = payload.size()};
-  return Append(&header, payload.data(), nullptr);
+  return Append(&header, payload.data());
 }
 
 absl::Status SegmentedLog::Write(const RatiosRecord& record) {
@@ -179,7 +181,7 @@ absl::Status SegmentedLog::Write(const RatiosRecord& record) {
                       .epoch = record.epoch,
                       .round = record.round,
                       .payload_bytes = payload.size()};
-  return Append(&header, payload.data(), nullptr);
+  return Append(&header, payload.data());
 }
 
 absl::Status SegmentedLog::Seed(const PreparedRecord& prepared, const DecisionRecord& decision) {
@@ -192,6 +194,7 @@ absl::Status SegmentedLog::Seed(const PreparedRecord& prepared, const DecisionRe
 }
 
 absl::Status SegmentedLog::Append(RecordHeader* header, const void* data,
+                                  std::optional<uint32_t> data_crc,
                                   std::shared_ptr<const void> owner) {
   const uint64_t record_bytes = RecordBytes(header->payload_bytes);
   // First, as it may begin a segment: the header names segment, offset and last flush.
@@ -205,7 +208,9 @@ absl::Status SegmentedLog::Append(RecordHeader* header, const void* data,
   header->offset = state_.offset;
   // Evidence for the scan: damage up to that record is DATA_LOSS, not the tail of a crash.
   header->flushed_lsn = flushed_lsn_;
-  header->payload_crc = Crc32c(data, header->payload_bytes, PayloadSeed(*header));
+  const uint32_t seed = PayloadSeed(*header);
+  header->payload_crc = data_crc.has_value() ? Crc32cJoin(seed, *data_crc, header->payload_bytes)
+                                             : Crc32c(data, header->payload_bytes, seed);
   // Whole records of the ring's last lap stand on these pages, too; none has this predecessor.
   header->previous_crc = state_.last_crc;
   header->secret = state_.segment_secret;

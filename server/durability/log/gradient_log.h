@@ -60,6 +60,18 @@ struct LoggedExtent {
   uint64_t offset = 0;        // of the payload in that file
 };
 
+// The reduced gradient of one extent, exactly as the step will consume it: the fp32 sum, or the
+// wire dtype when one slot contributes.
+struct ReducedExtent {
+  LoggedExtent at;             // its first eight fields
+  const void* data = nullptr;  // at.bytes
+  // Crc32c of `data`, from the code that put those bytes there and had them in a cache then. Not
+  // checked: bytes that have changed since are found by the next reader of the log. If empty, it is
+  // computed with one more pass over them.
+  std::optional<uint32_t> data_crc;
+  std::shared_ptr<const void> owner;  // keeps `data` alive and unchanged
+};
+
 // The log's records of one round. Extents of an older epoch are replaced by those of a newer one,
 // which also undo a PREPARED of the older epoch.
 struct LoggedRound {
@@ -103,19 +115,17 @@ class GradientLog {
   // other call.
   virtual absl::Status ReadFlushed(const LoggedExtent& extent, void* to) const = 0;
 
-  // Appends. `extent.bytes` bytes at `data` are read until the next Sync returns at the latest, and
-  // `owner` is kept until then; `extent` needs its first eight fields. Several writes are under way
-  // at a time, so an error of a write may be returned by a later call, by Sync at the latest. An
-  // error of a write or flush is final: every later call returns it again. Nothing has changed
-  // after
+  // Appends. An extent's data are read until the next Sync returns at the latest, and its `owner`
+  // is kept until then. Several writes are under way at a time, so an error of a write may be
+  // returned by a later call, by Sync at the latest. An error of a write or flush is final: every
+  // later call returns it again. Nothing has changed after
   //   RESOURCE_EXHAUSTED  no room; the call may be repeated after TrimTo
   //   INVALID_ARGUMENT    larger than a segment; no dtype
   //   INTERNAL            a record that may not follow: a second one of the same or an older epoch,
   //                       an extent or PREPARED of a decided round, a PREPARED that counts an
   //                       extent (sumsq not 0) that the log lacks, RATIOS of a round not prepared
   //                       in their epoch
-  virtual absl::Status AppendExtent(const LoggedExtent& extent, const void* data,
-                                    std::shared_ptr<const void> owner) = 0;
+  virtual absl::Status AppendExtent(const ReducedExtent& extent) = 0;
   virtual absl::Status AppendPrepared(const PreparedRecord& record) = 0;
   virtual absl::Status AppendDecision(const DecisionRecord& record) = 0;
   virtual absl::Status AppendRatios(const RatiosRecord& record) = 0;

@@ -139,7 +139,7 @@ void Continue(MemoryDisk* disk, std::unique_ptr<GradientLog> log) {
   if (round > kRoundMax) return;
   log->TrimTo(round);
   const server::TestExtent extent = server::MakeExtent(round, 4, 100, UINT32_MAX);
-  absl::Status status = log->AppendExtent(extent.at, extent.data.data(), nullptr);
+  absl::Status status = log->AppendExtent({.at = extent.at, .data = extent.data.data()});
   if (status.ok()) status = log->AppendPrepared(server::MakePrepared(round, {4}, UINT32_MAX));
   if (status.ok()) status = log->AppendDecision(server::MakeDecision(round, UINT32_MAX));
   if (status.ok()) status = log->Sync();
@@ -202,7 +202,7 @@ class Log : public FuzzTarget {
       if (without_secret > 0 && round == without_secret + 1) log = Reopened(&disk, *std::move(log));
       (*log)->TrimTo(round);
       const server::TestExtent extent = server::MakeExtent(round, 4, 30);
-      BALLAST_CHECK((*log)->AppendExtent(extent.at, extent.data.data(), nullptr).ok());
+      BALLAST_CHECK((*log)->AppendExtent({.at = extent.at, .data = extent.data.data()}).ok());
       BALLAST_CHECK((*log)->AppendPrepared(server::MakePrepared(round, {4})).ok());
       BALLAST_CHECK((*log)->Sync().ok());
       BALLAST_CHECK((*log)->AppendDecision(server::MakeDecision(round)).ok());

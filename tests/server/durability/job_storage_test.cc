@@ -79,7 +79,7 @@ TEST_P(Geometry, TheLogTakesTheRoundsItIsMadeFor) {
     std::shuffle(extents.begin(), extents.end(), random);  // In the order they are reduced.
     for (const uint32_t extent : extents) {
       TestExtent record = MakeExtent(round, extent, options.gradient_bytes[extent]);
-      const absl::Status status = log->AppendExtent(record.at, record.data.data(), nullptr);
+      const absl::Status status = log->AppendExtent({.at = record.at, .data = record.data.data()});
       ASSERT_TRUE(status.ok()) << "round " << round << ": " << status;
     }
     PreparedRecord prepared = MakePrepared(round, extents);

@@ -50,7 +50,7 @@ class LambRecovery : public ::testing::Test {
     const std::vector<float> grad(kPageBytes / sizeof(float), 0.5f);
     const LoggedExtent extent{
         .epoch = 1, .round = 1, .dtype = DType::kF32, .sumsq = 1, .bytes = 400};
-    ASSERT_TRUE(storage_->log()->AppendExtent(extent, grad.data(), nullptr).ok());
+    ASSERT_TRUE(storage_->log()->AppendExtent({.at = extent, .data = grad.data()}).ok());
     PreparedRecord prepared{.epoch = 1, .round = 1, .present = {true}, .tensor_step = {0}};
     prepared.vote.norms = {{0, 1.0}};
     prepared.vote.scalars = Scalars();

@@ -66,7 +66,8 @@ struct ExtentData {
 
   ExtentContributions Contributions(size_t tile_elements, bool with_sum = true) {
     return {dtype,       grads.data(), grads.size(),  runs.data(),
-            runs.size(), elements,     tile_elements, with_sum ? sum.data() : nullptr};
+            runs.size(), elements,     tile_elements, with_sum ? sum.data() : nullptr,
+            sum_is_read};
   }
 
   std::vector<float> ReferenceSum() const {
@@ -94,6 +95,7 @@ struct ExtentData {
   std::vector<std::vector<uint8_t>> presence;
   std::vector<ContributionRun> runs;
   std::vector<float> sum;
+  bool sum_is_read = false;
 };
 
 class ReduceIsaTest : public ::testing::TestWithParam<simd::Isa> {
@@ -127,6 +129,8 @@ TEST_P(ReduceIsaTest, EverySlotCountSumsInSlotOrder) {
   for (DType dtype : kAllDTypes) {
     for (size_t slots = 1; slots <= 8; ++slots) {
       ExtentData data(dtype, slots, 5000, false, 1);
+      ExpectReference(&data, 1024);
+      data.sum_is_read = true;
       ExpectReference(&data, 1024);
     }
   }

@@ -46,7 +46,7 @@ class GradientLogTest : public ::testing::Test {
   }
   absl::Status Extent(uint64_t round, uint32_t extent, size_t bytes, uint32_t epoch = 1) {
     const TestExtent made = MakeExtent(round, extent, bytes, epoch);
-    return log_->AppendExtent(made.at, made.data.data(), nullptr);
+    return log_->AppendExtent({.at = made.at, .data = made.data.data()});
   }
   // A whole round of extents 0 and 1.
   absl::Status Round(uint64_t round, size_t bytes) {
@@ -95,6 +95,49 @@ TEST_F(GradientLogTest, AppendedRecordsAreReadAtOnceAndAfterARestart) {
   }
 }
 
+TEST_F(GradientLogTest, AKnownChecksumGivesTheSameRecord) {
+  for (const size_t bytes : {size_t{1}, size_t{777}, size_t{8192}}) {
+    const TestExtent made = MakeExtent(1, 0, bytes);
+    std::vector<uint32_t> stored;
+    for (const bool known : {false, true}) {
+      std::optional<uint32_t> crc;
+      if (known) crc = Crc32c(made.data.data(), bytes);
+      MemoryDisk disk;
+      ASSERT_TRUE(disk.MakeDirectory(kLogDirectory).ok());
+      const auto log = GradientLog::Create(&disk, kLogDirectory, SmallLog());
+      ASSERT_TRUE(log.ok()) << log.status();
+      ASSERT_TRUE(
+          (*log)->AppendExtent({.at = made.at, .data = made.data.data(), .data_crc = crc}).ok());
+      const LoggedExtent& at = (*log)->rounds().at(1).extents.at(0);
+      EXPECT_TRUE((*log)->Sync().ok());
+      EXPECT_EQ(*ReadBack(log->get(), at), made.data);
+      stored.push_back(at.crc32c);
+    }
+    EXPECT_EQ(stored[0], stored[1]) << bytes;
+  }
+}
+
+// The checksum comes from where the bytes were last known to be right. Those that have changed
+// since then are found by their reader, as those that change on the disk are.
+TEST_F(GradientLogTest, BytesThatChangedBeforeTheyWereWrittenAreFound) {
+  Create();
+  TestExtent made = MakeExtent(1, 0, 5000);
+  const uint32_t crc = Crc32c(made.data.data(), made.data.size());
+  made.data[4321] ^= 1;
+  ASSERT_TRUE(log_->AppendExtent({.at = made.at, .data = made.data.data(), .data_crc = crc}).ok());
+  ASSERT_TRUE(log_->AppendPrepared(MakePrepared(1, {0})).ok());
+  ASSERT_TRUE(log_->Sync().ok());
+  ASSERT_TRUE(log_->AppendDecision(MakeDecision(1)).ok());
+  ASSERT_TRUE(Round(2, 5000).ok());
+  for (int restarts = 0; restarts < 2; ++restarts) {
+    const absl::Status read = ReadBack(log_.get(), log_->rounds().at(1).extents.at(0)).status();
+    EXPECT_TRUE(absl::IsDataLoss(read)) << read;
+    EXPECT_THAT(std::string(read.message()), HasSubstr("extent 0 of round 1"));
+    ExpectPayload(2, 0, 5000);
+    Reopen();
+  }
+}
+
 TEST_F(GradientLogTest, FilesHaveTheirFullSizeFromTheStart) {
   Create(SmallLog(6, 4));
   EXPECT_THAT(disk_.Paths(),
@@ -133,7 +176,7 @@ TEST_F(GradientLogTest, PayloadsOfEverySizeAndAlignmentComeBack) {
   for (const auto& [bytes, off] : cases) {
     const TestExtent made = MakeExtent(1, extent, bytes);
     std::copy(made.data.begin(), made.data.end(), arena->data() + off);
-    absl::Status status = log_->AppendExtent(made.at, arena->data() + off, nullptr);
+    absl::Status status = log_->AppendExtent({.at = made.at, .data = arena->data() + off});
     if (absl::IsResourceExhausted(status)) break;
     ASSERT_TRUE(status.ok()) << status;
     ExpectPayload(1, extent, bytes);
@@ -420,10 +463,10 @@ TEST_F(GradientLogTest, AWriteThatGoesOnAfterTheAppendFailsBySyncAtTheLatest) {
     Create(SmallLog(1024, 4));
     LoggedExtent extent{.epoch = 1, .round = 1, .sumsq = 1, .bytes = size_t{1} << 20};
     disk_.Fail(Operation::kWrite, 1, EIO);
-    ASSERT_TRUE(log_->AppendExtent(extent, arena->data(), nullptr).ok());
+    ASSERT_TRUE(log_->AppendExtent({.at = extent, .data = arena->data()}).ok());
     extent.extent = 1;
     const absl::Status failed =
-        append_again ? log_->AppendExtent(extent, arena->data(), nullptr) : log_->Sync();
+        append_again ? log_->AppendExtent({.at = extent, .data = arena->data()}) : log_->Sync();
     EXPECT_TRUE(absl::IsInternal(failed)) << failed;
     EXPECT_EQ(log_->Sync(), failed);
     log_.reset();

@@ -329,7 +329,7 @@ class LogTailTest : public ::testing::TestWithParam<LogForm> {
   }
   absl::Status Extent(GradientLog* log, uint32_t extent) {
     const TestExtent made = MakeExtent(1, extent, 100);
-    return log->AppendExtent(made.at, made.data.data(), nullptr);
+    return log->AppendExtent({.at = made.at, .data = made.data.data()});
   }
 
   MemoryDisk disk_;
@@ -359,7 +359,7 @@ TEST_P(LogTailTest, DroppedRecordsStayDroppedWhenTheMissingOneIsWrittenAgain) {
 TEST_P(LogTailTest, DroppedRecordsStayDroppedWhenTheirMissingBodyArrivesLater) {
   auto log = Create();
   const TestExtent first = MakeExtent(1, 0, 100);
-  ASSERT_TRUE(log->AppendExtent(first.at, first.data.data(), nullptr).ok());
+  ASSERT_TRUE(log->AppendExtent({.at = first.at, .data = first.data.data()}).ok());
   ASSERT_TRUE(log->AppendPrepared(MakePrepared(1, {0})).ok());
   log.reset();
   auto file = disk_.Open("job/log-000", {.mode = OpenMode::kWrite});

@@ -38,7 +38,8 @@ class RepeatingServer {
       const uint32_t next = static_cast<uint32_t>(logged.extents.size());
       if (next < kExtents) {
         const TestExtent extent = MakeExtent(round_, next, kExtentBytes, epoch_);
-        const absl::Status status = log_->AppendExtent(extent.at, extent.data.data(), nullptr);
+        const absl::Status status =
+            log_->AppendExtent({.at = extent.at, .data = extent.data.data()});
         ASSERT_TRUE(status.ok()) << status;
         continue;
       }

@@ -53,7 +53,7 @@ std::unique_ptr<MemoryDisk> WriteRounds(const LogOptions& options, const Payload
   for (uint64_t round = 1; round <= rounds; ++round) {
     (*log)->TrimTo(round);
     TestExtent extent = MakeExtent(round, 0, payloads[round].size());
-    EXPECT_TRUE((*log)->AppendExtent(extent.at, payloads[round].data(), nullptr).ok());
+    EXPECT_TRUE((*log)->AppendExtent({.at = extent.at, .data = payloads[round].data()}).ok());
     EXPECT_TRUE((*log)->AppendPrepared(MakePrepared(round, {0})).ok());
     EXPECT_TRUE((*log)->Sync().ok());
     if (round == kRounds) break;

@@ -120,7 +120,7 @@ struct TestRecord {
 
 inline absl::Status Append(GradientLog* log, const TestRecord& record) {
   if (record.extent.has_value()) {
-    return log->AppendExtent(record.extent->at, record.extent->data.data(), nullptr);
+    return log->AppendExtent({.at = record.extent->at, .data = record.extent->data.data()});
   }
   return record.prepared.has_value() ? log->AppendPrepared(*record.prepared)
                                      : log->AppendDecision(*record.decision);

@@ -82,7 +82,7 @@ class RatiosInTheLog : public ::testing::Test {
   // One extent and the vote of a round.
   void Prepare(uint64_t round, uint32_t epoch = 1) {
     const TestExtent extent = MakeExtent(round, 0, 100, epoch);
-    ASSERT_TRUE(log_->AppendExtent(extent.at, extent.data.data(), nullptr).ok());
+    ASSERT_TRUE(log_->AppendExtent({.at = extent.at, .data = extent.data.data()}).ok());
     ASSERT_TRUE(log_->AppendPrepared(MakePrepared(round, {0}, epoch)).ok());
   }
   absl::Status Reopen(const LogOptions& options) {
