@@ -105,6 +105,8 @@ v1::PeerJob PeerJobToProto(const JobPlan& plan) {
   job.set_tensors_before(plan.tensors_before);
   job.set_growing(plan.growing);
   job.set_tenant(TenantToProto(plan.tenant));
+  job.set_home_incarnation(plan.attempt.home);
+  job.set_attempt(plan.attempt.number);
   return job;
 }
 
@@ -123,6 +125,7 @@ absl::StatusOr<JobPlan> PeerJobFromProto(const v1::PeerJob& job) {
   plan.grown_round = job.grown_round();
   plan.tensors_before = job.tensors_before();
   plan.growing = job.growing();
+  plan.attempt = {job.home_incarnation(), job.attempt()};
   BALLAST_ASSIGN_OR_RETURN(plan.tenant, TenantFromProto(job.tenant()));
   return plan;
 }

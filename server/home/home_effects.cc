@@ -62,12 +62,8 @@ void HomeJobs::Do(const Life& to, const home::MakeAt& effect) {
 
 void HomeJobs::OnMade(const Life& to, uint32_t server, uint64_t fresh, const absl::Status& status) {
   if (homes_.At(to) != nullptr) return Feed(to, home::MadeInput{server, status});
-  // Given up meanwhile, because a peer was lost; unless the same processes make it again, by the
-  // same number.
-  const HomeJob* const again = homes_.Find(to.name);
-  if (fresh == 0 || (again != nullptr && again->plan().job == fresh)) return;
-  Do(to, home::DropAt{server, fresh});
-  parts_.shares->Forget(fresh).IgnoreError();  // Logged.
+  // Given up meanwhile, because a peer was lost.
+  if (fresh != 0) Do(to, home::DropAt{server, fresh});
 }
 
 void HomeJobs::Do(const Life& to, const home::SaveRecord& effect) {
@@ -80,7 +76,6 @@ void HomeJobs::Do(const Life&, const home::ExpectSlots& effect) {
 }
 
 void HomeJobs::Do(const Life&, const home::DropAt& effect) {
-  ++drops_;
   parts_.peers->DropJob(effect.server, effect.job, [effect](const absl::Status& status) {
     if (status.ok()) return;
     BALLAST_LOG(WARN, LogField("server", effect.server)) << "cannot drop a job there: " << status;

@@ -43,14 +43,16 @@ Waiter WaiterOf(const home::AttachInput& input) {
           .identity = input.call.caller.uri()};
 }
 
-// The plan of a job that all slots have attached to.
+// The plan of a job that all slots have attached to. `last`: the call that made them complete.
+// Every call has a ticket of its own, and later ones have higher ones.
 JobPlan NewPlan(const home::Rules& rules, const AttachBarrier& barrier, const std::string& tenant,
-                uint64_t drops) {
+                home::Ticket last) {
   JobPlan plan = PlanOfSpec(barrier.spec(), tenant);
   plan.epoch.members = barrier.Members();
   plan.epoch.min_world = barrier.min_world();
   plan.epoch.contributors = ContributorsOf(plan.spec, plan.epoch.members);
-  plan.job = NewJobNumber(plan.name(), plan.epoch.members, {rules.incarnation, drops});
+  plan.attempt = {rules.incarnation, last};
+  plan.job = NewJobNumber(plan.name(), plan.epoch.members, plan.attempt);
   plan.servers = rules.servers;
   const auto layout = Layout::Build(LayoutTensors(plan.spec.tensors), plan.spec.tile_elements,
                                     plan.spec.extent_elements);
@@ -200,7 +202,7 @@ void HomeJob::OnFirstAttach(const home::AttachInput& input, StepContext* step) {
   if (first) step->Do(home::Arm{rules_->WaitOf(call), home::AttachDueInput{}});
   if (!barrier_->AllAttached()) return;
   phase_ = Phase::kMaking;
-  plan_ = NewPlan(*rules_, *barrier_, plan_.tenant, input.drops);
+  plan_ = NewPlan(*rules_, *barrier_, plan_.tenant, input.ticket);
   AskToMake(step);
 }
 
@@ -377,7 +379,10 @@ void HomeJob::OnPeerLost(const home::PeerLostInput& input, StepContext* step) {
   const std::vector<uint32_t>& servers = plan_.servers.empty() ? rules_->servers : plan_.servers;
   if (!std::binary_search(servers.begin(), servers.end(), input.server)) return;
   FailWaiting(home::ServerLost(input.server, input.why), step);
-  if (!made()) phase_ = Phase::kOver;
+  if (made()) return;
+  // The next attempt needs the room. Each peer gets the order to drop the job when it has answered.
+  if (phase_ == Phase::kMaking) step->Do(home::Forget{plan_.job});
+  phase_ = Phase::kOver;
 }
 
 void HomeJob::OnFail(const home::FailInput& input, StepContext* step) {

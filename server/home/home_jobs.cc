@@ -102,7 +102,7 @@ void HomeJobs::Wake(JobPlan plan, const AttachCall& call, const AttachDone& done
 home::AttachInput HomeJobs::Ask(const AttachCall& call, const AttachDone& done) {
   const home::Ticket ticket = next_ticket_++;
   attaches_[ticket] = done;
-  return {ticket, call, drops_};
+  return {ticket, call};
 }
 
 void HomeJobs::AttachCancelled(const QualifiedName& job, uint32_t slot, uint64_t call) {

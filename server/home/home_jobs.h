@@ -126,7 +126,6 @@ class HomeJobs final : public TrainerApi {
                      }};
   JobPlaces places_;
   home::Ticket next_ticket_ = 1;
-  uint64_t drops_ = 0;  // orders of DropAt
   std::map<home::Ticket, AttachDone> attaches_;
   std::map<home::Ticket, ExtendDone> extends_;
 };

@@ -52,8 +52,7 @@ using Ticket = uint64_t;
 struct StartInput {};  // other servers are reachable: unfinished work of its last life resumes
 struct AttachInput {
   Ticket ticket = 0;
-  AttachCall call;     // valid by ValidateJobSpec
-  uint64_t drops = 0;  // orders of DropAt that the home's process has given so far
+  AttachCall call;  // valid by ValidateJobSpec
 };
 struct HangUpInput {  // the caller of the pending attach `call` (AttachCall::call) hung up
   uint32_t slot = 0;

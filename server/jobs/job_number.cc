@@ -12,7 +12,7 @@ uint64_t NewJobNumber(const QualifiedName& name, const std::vector<Member>& memb
                       const MakingAttempt& attempt) {
   std::string seats = absl::StrCat(name.Text(), "\n");
   for (const Member& member : members) absl::StrAppend(&seats, member.incarnation, "\n");
-  absl::StrAppend(&seats, "home ", attempt.home, " ", attempt.drops, "\n");
+  absl::StrAppend(&seats, "home ", attempt.home, " ", attempt.number, "\n");
   const auto number = ReadLittleEndian<uint64_t>(Sha256(seats), 0);
   return number == 0 ? 1 : number;
 }

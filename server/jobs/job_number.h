@@ -10,18 +10,11 @@
 
 namespace ballast::server {
 
-// Distinguishes attempts of the same trainers to make the job of a name.
-struct MakingAttempt {
-  uint64_t home = 0;   // incarnation of the home's process
-  uint64_t drops = 0;  // orders to drop an attempt, of whatever job, that it has given before
-};
-
 // Never 0. A number differs between two lives of a name, and only the home chooses it: the random
 // incarnations of its trainers provide that. All of them count: a server may still have an earlier
 // attempt to make the job, with other trainers. The same trainers may try again, too. Servers may
 // have been told to drop their earlier attempt, and an order that comes late must not meet the new
-// one, so its number is another one after every such order. Without one it is the same number: then
-// a late order to make the earlier attempt changes nothing.
+// one, so every attempt has another number.
 // Trainers choose their incarnations, so it is 64 bits of SHA-256, which none can invert to meet
 // the number of another job.
 uint64_t NewJobNumber(const QualifiedName& name, const std::vector<Member>& members,

@@ -34,6 +34,25 @@ absl::Status StrangeFiles(const JobPlan& other, const JobStore& store, const Thi
       {.job = name, .server = static_cast<int>(self.id())});
 }
 
+absl::Status Superseded(const JobPlan& plan, uint64_t by, int self) {
+  return ReasonedError(
+      absl::StatusCode::kAlreadyExists, Reason::kNameInUse,
+      absl::StrCat("this order to make job \"", plan.spec.name, "\" (", JobIdText(plan.job),
+                   ") comes late: a later attempt of its home has made job ", JobIdText(by),
+                   " of that name here"),
+      {.job = plan.spec.name, .server = self});
+}
+
+// An order of an attempt that the home has given up may come after that of a later one.
+absl::Status CheckNewest(const JobPlan& plan, const std::map<uint64_t, LocalJobs::Entry>& jobs,
+                         int self) {
+  for (const auto& [job, local] : jobs) {
+    const bool later = plan.making && local.plan.attempt.IsAfter(plan.attempt);
+    if (later && local.plan.name() == plan.name()) return Superseded(plan, job, self);
+  }
+  return absl::OkStatus();
+}
+
 // Whether a vote was given in a job that does not run. What cannot be read may be anything.
 bool ProgressOnDisk(const JobPlan& plan, JobStore* store) {
   const auto storage = store->Open(plan);
@@ -236,6 +255,7 @@ LocalJobs::Done LocalJobs::Placed(Done done) const {
 // Either the creation of the other job was broken off, or the home has lost its records: then the
 // job must not begin again unnoticed.
 void LocalJobs::MakeForHome(const JobPlan& plan, const Done& done) {
+  if (absl::Status st = CheckNewest(plan, jobs_, self()); !st.ok()) return done(st);
   const bool fresh = plan.making && IsDurable(plan) && parts_.store != nullptr;
   const absl::StatusOr<JobPlan> other =
       fresh ? parts_.store->FindNamed(plan.name()) : absl::NotFoundError("");
@@ -243,6 +263,8 @@ void LocalJobs::MakeForHome(const JobPlan& plan, const Done& done) {
     return done(Make(plan));
   }
   if (!other.ok()) return done(other.status());
+  // Before any other answer: the other job may have run long since.
+  if (other->attempt.IsAfter(plan.attempt)) return done(Superseded(plan, other->job, self()));
   // Its home may be another server, or have been taken away.
   if (absl::Status here = parts_.self->CheckServers(*other); !here.ok()) return done(here);
   const std::shared_ptr<RoundEngine> engine = Find(other->job);
@@ -252,7 +274,10 @@ void LocalJobs::MakeForHome(const JobPlan& plan, const Done& done) {
   Ask(engine, [this, engine, other = *other, plan, done](const JobStatus& status) {
     const bool progress =
         status.round > 1 || status.phase == "prepared" || status.phase == "applying";
-    done(MakeInPlaceOf(other, progress, plan));
+    // Another order may have put a job in its place meanwhile.
+    const absl::StatusOr<JobPlan> present = parts_.store->FindNamed(plan.name());
+    const bool same = present.ok() && present->job == other.job;
+    same ? done(MakeInPlaceOf(other, progress, plan)) : MakeForHome(plan, done);
   });
 }
 

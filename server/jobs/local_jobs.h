@@ -108,7 +108,8 @@ class LocalJobs final : public LocalShares {
   absl::Status Make(const JobPlan& plan) override;
   absl::Status Save(const JobPlan& plan) override { return parts_.store->Save(plan); }
   // As Make, for an order of the home, which knows no other job of this name. An existing job of
-  // this name is removed if its creation was interrupted, and else STATE_LOST.
+  // this name is removed if its creation was interrupted, and else STATE_LOST. NAME_IN_USE: it
+  // comes from a later attempt of the home, which has given up that of `plan`; nothing is changed.
   void CreateJob(JobPlan plan, Done done) override;
   void DropJob(uint64_t job, Done done) override;
 

@@ -37,6 +37,7 @@ void BeginAt(uint64_t round, JobPlan* plan) {
   plan->grown_round = 0;
   plan->tensors_before = 0;
   plan->growing = plan->making = false;
+  plan->attempt = {};
   plan->resting = true;
   plan->resting_round = round;
 }

@@ -67,6 +67,18 @@ struct EpochRecord {
   }
 };
 
+// Which attempt of its home to make a job a plan comes from.
+struct MakingAttempt {
+  uint64_t home = 0;    // incarnation of the home's process; 0: not known
+  uint64_t number = 0;  // grows with every attempt of that process, for whatever job
+
+  // Whether both are of one process and this one is the later. The order of two processes is not
+  // known.
+  bool IsAfter(const MakingAttempt& other) const {
+    return home != 0 && home == other.home && number > other.number;
+  }
+};
+
 // Everything a server needs to run its share of a job. Equal on all servers of the job.
 struct JobPlan {
   uint64_t job = 0;
@@ -86,6 +98,7 @@ struct JobPlan {
   uint32_t tensors_before = 0;
   bool growing = false;  // on the wire only: make room for this plan; it comes again to take effect
   std::string tenant = kDefaultTenant;  // owner of the job
+  MakingAttempt attempt;  // unset in a restored job, and in one that an older home has made
 
   QualifiedName name() const { return {tenant, spec.name}; }
 };

@@ -36,7 +36,6 @@ void FaultPlan::Say(NodeId node, const char* what) {
 }
 
 void FaultPlan::Begin() {
-  context_.network->LoseCalls();
   context_.world->SetGate([this](NodeId node) { return Gate(node); });
   if (faults().die_in_disk) {
     for (uint32_t s = 0; s < servers_.size(); ++s) ArmDisk(s);

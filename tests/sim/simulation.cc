@@ -11,6 +11,8 @@
 namespace ballast::sim {
 namespace {
 
+// Calls are lost for as long while the job is made.
+constexpr Tick kLossyMakingMax = 20 * kSecond;
 constexpr Tick kFaultPhaseMax = 5 * kSecond;
 // For the last round after the last fault: several losses noticed by silence, one after the other,
 // on the slowest clock.
@@ -176,10 +178,13 @@ std::string Simulation::Stuck() const {
 
 bool Simulation::MakeJob() {
   const auto begun = [this] { return oracle_.begun(); };
+  // Where half of all calls are lost, nearly every attempt ends with a peer that seems lost.
+  network_.SetLosesCalls(RunUntil(world_.now() + kLossyMakingMax, begun));
   if (!RunUntil(world_.now() + kQuietPhaseMax, begun)) {
     if (!world_.stopped()) world_.Red(Stuck());
     return false;
   }
+  network_.SetLosesCalls(true);
   faults_->Begin();
   return true;
 }

@@ -116,6 +116,18 @@ TEST(ConvertTest, ReducedGradientsSurviveTheWireAndAJobWithoutThemHasItsBytes) {
   EXPECT_EQ(difference, "gradients is local, the job has reduced");
 }
 
+TEST(ConvertTest, TheAttemptThatMadeAJobSurvivesTheWireAndAJobWithoutOneHasItsBytes) {
+  JobPlan plan = MakePlan();
+  const size_t before = PeerJobToProto(plan).ByteSizeLong();
+  plan.attempt = {7, 300};
+  const v1::PeerJob job = PeerJobToProto(plan);
+  EXPECT_EQ(job.ByteSizeLong(), before + 9 + 4) << "tags, 8 bytes, and 300 in two";
+  const auto back = PeerJobFromProto(job);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->attempt.home, 7u);
+  EXPECT_EQ(back->attempt.number, 300u);
+}
+
 TEST(ConvertTest, AnAttachOfAnOlderTrainerReadsAsLocalGradients) {
   JobPlan plan = MakePlan();
   plan.spec.gradients = Gradients::kReduced;

@@ -149,6 +149,7 @@ class DurableDirectories : public PeerLink, public VoteSink {
     DirectoryConfig config;
     config.servers = Addresses();
     config.self = id;
+    config.incarnation = ++incarnation_;
     const std::vector<uint64_t>& memory = options_.memory_bytes;
     config.memory_budget_bytes = id < memory.size() ? memory[id] : uint64_t{1} << 30;
     config.machine_memory_bytes = options_.machine_bytes;
@@ -378,6 +379,7 @@ class DurableDirectories : public PeerLink, public VoteSink {
   }
 
   Options options_;
+  uint64_t incarnation_ = 0;  // of the newest process
   std::vector<uint32_t> members_;
   Mutex mu_;
   CondVar changed_;

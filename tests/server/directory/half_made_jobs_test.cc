@@ -412,6 +412,71 @@ TEST(OrphanedJobs, AJobThatItsTenantsQuotaNeverAllowsDoesNotWaitForThem) {
   cluster.Release();
 }
 
+// --- Orders that come late ----------------------------------------------------------------------
+
+// An attempt whose order to server 1 is on its way when the home gives the attempt up.
+void GiveAttemptUp(DurableDirectories* cluster) {
+  cluster->Keep("create", 1);
+  AttachAnswer zero = Ask(cluster, 0, 100), one = Ask(cluster, 1, 101);
+  cluster->WaitForKept(1);
+  cluster->At(0)->PeerLost(1, "no heartbeat");
+  for (AttachAnswer* answer : {&zero, &one}) {
+    EXPECT_EQ(ReasonOf(answer->Get().status()), Reason::kServerLost);
+  }
+  cluster->KeepNoMore();
+}
+
+absl::Status Order(DurableDirectories* cluster, const JobPlan& plan) {
+  Answer<absl::Status> answer;
+  cluster->At(1)->apis().shares->CreateJob(plan, answer.Setter());
+  return answer.Get();
+}
+
+TEST(HalfMadeJobs, ALateOrderOfAnAttemptThatWasGivenUpLeavesTheJobOfALaterOne) {
+  for (const bool restarted : {false, true}) {
+    DurableDirectories cluster(2, {.memory_bytes = RoomForOneJob()});
+    GiveAttemptUp(&cluster);
+    const uint64_t job = MakeJob(&cluster);
+    if (restarted) cluster.Restart(1);
+    const int drops = cluster.Calls("drop", 1);
+    cluster.Release();
+    while (cluster.Calls("drop", 1) == drops) Settle(&cluster, 0);
+    Settle(&cluster, 1);
+    const std::shared_ptr<RoundEngine> engine = cluster.Engine(1, job);
+    ASSERT_NE(engine, nullptr) << (restarted ? "after a restart" : "");
+    Answer<JobStatus> status;
+    engine->Status(status.Setter());
+    EXPECT_EQ(status.Get().state, "running");
+    EXPECT_EQ(cluster.Record(1, job).attempt.number, cluster.Record(0, job).attempt.number);
+    EXPECT_EQ(cluster.Disk(1)->List(testing::kJobsRoot)->size(), 1u);
+  }
+}
+
+TEST(HalfMadeJobs, AnOrderOfAnEarlierAttemptIsRefusedForThatEvenWhenTheLaterJobHasRun) {
+  DurableDirectories cluster(2);
+  const uint64_t job = MakeJob(&cluster);
+  ASSERT_TRUE(Ask(&cluster, 1, 201).Get().ok());  // The second epoch.
+  JobPlan order = cluster.Record(1, job);
+  order.job += 1;
+  order.making = true;
+  const MakingAttempt attempt = order.attempt;
+  ASSERT_NE(attempt.home, 0u);
+  for (const bool restarted : {false, true}) {
+    if (restarted) cluster.Restart(1);
+    order.attempt = {attempt.home, attempt.number - 1};
+    const absl::Status late = Order(&cluster, order);
+    EXPECT_EQ(ReasonOf(late), Reason::kNameInUse) << late;
+    EXPECT_THAT(std::string(late.message()), HasSubstr("comes late"));
+    order.attempt.number = attempt.number + 1;
+    EXPECT_EQ(ReasonOf(Order(&cluster, order)), Reason::kStateLost);
+    order.attempt = {attempt.home + 1, attempt.number - 1};
+    EXPECT_EQ(ReasonOf(Order(&cluster, order)), Reason::kStateLost) << "the home has forgotten";
+    order.attempt = {};
+    EXPECT_EQ(ReasonOf(Order(&cluster, order)), Reason::kStateLost) << "the home is an older one";
+  }
+  EXPECT_EQ(cluster.Record(1, job).attempt.number, attempt.number);
+}
+
 // --- A home that has lost its records -----------------------------------------------------------
 
 void LoseHome(DurableDirectories* cluster) {

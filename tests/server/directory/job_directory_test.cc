@@ -61,6 +61,7 @@ class Cluster : public PeerLink {
     config.job_ttl = job_ttl;
     for (uint32_t s = 0; s < servers; ++s) {
       config.self = s;
+      config.incarnation = 50 + s;
       const EngineDeps deps{
           .executor = &executor_, .workers = &workers_, .clock = &clock_, .votes = &votes_};
       directories_.push_back(JobDirectory::Create(config, deps, this));
@@ -331,6 +332,21 @@ TEST(JobDirectoryTest, ALateDropOfAFailedAttemptLeavesTheJobThatTheSameTrainersM
     EXPECT_EQ(jobs.Get().size(), 1u);
     EXPECT_NE(directory->apis().lookup->Find(made->plan.job), nullptr);
   }
+}
+
+TEST(JobDirectoryTest, ALateOrderOfAnEarlierAttemptMakesNothing) {
+  Cluster cluster(2);
+  const auto made = cluster.AttachAll(Call(2), 2);
+  ASSERT_TRUE(made.ok()) << made.status();
+  JobPlan order = made->plan;
+  order.job += 1;
+  order.making = true;
+  order.attempt.number -= 1;
+  Promise<absl::Status> answer;
+  cluster.directories_[1]->apis().shares->CreateJob(order, answer.Setter());
+  EXPECT_EQ(ReasonOf(answer.Get()), Reason::kNameInUse) << answer.Get();
+  EXPECT_EQ(cluster.directories_[1]->apis().lookup->Find(order.job), nullptr);
+  EXPECT_NE(cluster.directories_[1]->apis().lookup->Find(made->plan.job), nullptr);
 }
 
 TEST(JobDirectoryTest, ExtensionGrowsThePlanOnAllServers) {

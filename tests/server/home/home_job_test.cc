@@ -147,6 +147,7 @@ TEST(HomeJobTest, ALostPeerEndsOnlyTheUnfinishedPartsOfADurableJob) {
   const home::Effects lost = making.Feed(home::PeerLostInput{1, "killed"});
   EXPECT_EQ(ReasonOf(All<home::RefuseAttach>(lost).front().status), Reason::kServerLost);
   EXPECT_EQ(making.phase(), Phase::kOver);
+  EXPECT_NE(One<home::Forget>(lost).job, 0u) << "the next attempt needs the room";
   HomeRig running = HomeRig::Running(&kRules);
   EXPECT_THAT(running.Feed(home::PeerLostInput{1, "killed"}), IsEmpty());
   EXPECT_EQ(running.phase(), Phase::kRunning);

@@ -21,20 +21,26 @@ home::Effects AskForSlot(HomeRig* rig, uint32_t slot) {
   return rig->Seen(slot, /*open=*/false);
 }
 
-TEST(HomeWorldTest, AnAttemptHasTheNumberOfAnEarlierOneOnlyIfNoDropCanBeOnItsWay) {
-  const auto job_of = [](uint64_t other, uint64_t drops, uint64_t incarnation) {
+TEST(HomeWorldTest, EveryAttemptHasANumberOfItsOwnAndThoseOfOneHomeHaveAnOrder) {
+  const auto plan_of = [](uint64_t other, home::Ticket ticket, uint64_t incarnation) {
     home::Rules rules = kRules;
     rules.incarnation = incarnation;
     HomeRig rig(HomeJob::New(&rules, HomeCall(0, kFirst)));
     rig.Attach(HomeCall(0, kFirst));
-    const home::AttachInput last{rig.ticket() + 1, HomeCall(1, other), drops};
-    return One<home::MakeAt>(rig.Feed(last)).plan.job;
+    return One<home::MakeAt>(rig.Feed(home::AttachInput{ticket, HomeCall(1, other)})).plan;
   };
-  const uint64_t first = job_of(kFirst + 1, 0, 5);
-  EXPECT_EQ(first, job_of(kFirst + 1, 0, 5)) << "a late order to make it finds it made";
-  EXPECT_NE(first, job_of(kFirst + 1, 1, 5)) << "the drop may come late";
-  EXPECT_NE(first, job_of(kFirst + 1, 0, 6)) << "the home's last process may have sent one";
-  EXPECT_NE(first, job_of(kSecond, 0, 5)) << "a server may still have the first attempt";
+  const JobPlan first = plan_of(kFirst + 1, 2, 5);
+  EXPECT_EQ(first.job, plan_of(kFirst + 1, 2, 5).job);
+  const JobPlan again = plan_of(kFirst + 1, 4, 5);
+  EXPECT_NE(first.job, again.job) << "an order to drop the first may come late";
+  EXPECT_TRUE(again.attempt.IsAfter(first.attempt)) << "as may one to make it";
+  EXPECT_FALSE(first.attempt.IsAfter(again.attempt));
+  const JobPlan restarted = plan_of(kFirst + 1, 4, 6);
+  EXPECT_NE(again.job, restarted.job) << "the home's last process may have sent one";
+  EXPECT_FALSE(restarted.attempt.IsAfter(first.attempt)) << "not known";
+  EXPECT_FALSE(first.attempt.IsAfter({})) << "not known";
+  EXPECT_FALSE(again.attempt.IsAfter({0, 2}));
+  EXPECT_NE(first.job, plan_of(kSecond, 2, 5).job) << "a server may still have the first attempt";
 }
 
 TEST(VariableHomeTest, ServersAreAskedForRoomForThoseThatCome) {

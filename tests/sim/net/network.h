@@ -130,8 +130,8 @@ class Network {
   // A process has been paused: it answers no keepalive.
   void Paused();
   void HealAll();
-  // From here on calls may be lost; before, messages may be repeated or late, and streams break.
-  void LoseCalls() { loses_ = true; }
+  // Whether calls may be lost; they may at first.
+  void SetLosesCalls(bool loses) { loses_ = loses; }
   // No message is lost, repeated or late any more.
   void Calm() { calm_ = true; }
 
@@ -161,7 +161,7 @@ class Network {
   const Swarm* const swarm_;
   const size_t nodes_;
   bool calm_ = false;
-  bool loses_ = false;
+  bool loses_ = true;
   std::vector<Tick> cut_until_;
   std::vector<StreamServer*> servers_;
   std::vector<StreamPtr> streams_;  // those that may be open

@@ -28,7 +28,7 @@ void SimServer::OnShelf(std::function<void()> task) {
 
 void SimServer::OnSnapshot(const SnapshotCall& call, const std::shared_ptr<CapturedRound>& before,
                            const std::function<void(absl::StatusOr<uint64_t>)>& done) {
-  if (process() == nullptr) return;
+  if (process() == nullptr) return done(absl::NotFoundError("the job is not here (any more)"));
   if (call.step == SnapshotCall::Step::kHold) return HoldState(done);
   if (call.step == SnapshotCall::Step::kRelease) {
     context_.world->SetGaveWay(node(), true);  // The home ends it.
