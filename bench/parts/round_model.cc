@@ -13,7 +13,7 @@
 #include "server/optim/dispatch.h"
 #include "server/optim/scalars.h"
 #include "server/simd/isa.h"
-#include "server/tier/tier.h"
+#include "server/tier/dram_tier.h"
 
 namespace ballast::bench {
 namespace {

@@ -15,6 +15,7 @@
 #include "server/optim/dispatch.h"
 #include "server/optim/scalars.h"
 #include "server/simd/isa.h"
+#include "server/tier/dram_tier.h"
 #include "server/tier/tile_layout.h"
 
 namespace ballast::bench {

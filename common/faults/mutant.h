@@ -84,6 +84,7 @@ enum class Mutant : uint8_t {
   kIdNotBroughtBack,
   kJoinBackwards,
   kKeepFirstChecksum,
+  kStepUnderWrite,
 };
 
 // Situations that a long enough run of the simulator must have met.
@@ -105,6 +106,7 @@ enum class Probe : uint8_t {
   kBegunAgain,
   kBegunWithFewer,
   kInitAgain,
+  kStepWaits,
   kMeetingOpened,
   kMeetingTimedOut,
   kMeetingStale,

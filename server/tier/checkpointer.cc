@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/status_macros.h"
+#include "server/tier/tile_layout.h"
 
 namespace ballast::server {
 
@@ -11,7 +12,11 @@ absl::StatusOr<Checkpointer> Checkpointer::Create(const StateShape& shape,
                                                   std::vector<PlacedExtent> extents,
                                                   uint32_t rounds) {
   Checkpointer out;
-  const uint64_t largest = LargestImageBytes(extents, shape.arrays);
+  std::vector<PlacedExtent> copied = extents;
+  std::erase_if(copied, [&](const PlacedExtent& one) {
+    return tier::IsPacked(one.elements, shape.tile_elements);
+  });
+  const uint64_t largest = LargestImageBytes(copied, shape.arrays);
   if (largest > 0) {
     BALLAST_ASSIGN_OR_RETURN(BufferPool pool, BufferPool::Create({.buffer_bytes = largest,
                                                                   .max_buffers = 2 * kWritingMax,
@@ -43,15 +48,34 @@ size_t Checkpointer::IndexOf(uint32_t extent) const {
   return static_cast<size_t>(at - extents_.begin());
 }
 
-void Checkpointer::Pump(Tier* tier, ImageStore* images, uint64_t version, bool short_of_room,
-                        const Written& on_written) {
+absl::StatusOr<ExtentImage> Checkpointer::Form(const std::shared_ptr<DramTier>& tier,
+                                               const PlacedExtent& one, const Wrap& wrap) {
+  float* const state = tier->State(one.extent);
+  if (!tier::IsPacked(one.elements, shape_.tile_elements)) {
+    BALLAST_ASSIGN_OR_RETURN(const BufferRef buffer, pool_[0].Acquire());
+    return ExtentImage{.data = buffer.data(),
+                       .owner = buffer.ToShared(),
+                       .chunk_crcs = CopyToImage(state, one.elements, shape_, buffer.data())};
+  }
+  // The owner is let go once the bytes are written, before the flush that makes them safe.
+  tier->BeginWrite(one.extent);
+  const auto end =
+      wrap([tier, extent = one.extent](const absl::Status&) { tier->EndWrite(extent); });
+  return ExtentImage{
+      .data = state,
+      .owner = std::shared_ptr<const void>(state, [tier, end](const void*) { end({}); })};
+}
+
+void Checkpointer::Pump(const std::shared_ptr<DramTier>& tier, ImageStore* images, uint64_t version,
+                        bool short_of_room, const Wrap& wrap, const Written& on_written) {
   while (writing_.size() < kWritingMax) {
     const bool initial = !initial_.empty();
     if (!initial && due_ == 0 && !short_of_room) return;
     const size_t index = initial ? IndexOf(initial_.front()) : Oldest(version);
     if (index == SIZE_MAX) return;
-    absl::StatusOr<BufferRef> buffer = pool_[0].Acquire();
-    if (!buffer.ok()) return;  // The last owner has not let go yet; the next call tries again.
+    PlacedExtent& one = extents_[index];
+    absl::StatusOr<ExtentImage> image = Form(tier, one, wrap);
+    if (!image.ok()) return;  // The last owner has not let go yet; the next call tries again.
     if (initial) {
       initial_.pop_front();
       ++initial_writing_;
@@ -59,17 +83,12 @@ void Checkpointer::Pump(Tier* tier, ImageStore* images, uint64_t version, bool s
       if (due_ > 0) --due_;
       short_of_room = false;  // One at a time, then look again.
     }
-    PlacedExtent& one = extents_[index];
     one.stored = version;
     writing_.push_back(initial);
-    images->WriteImage(
-        {.extent = one.extent,
-         .version = version,
-         .data = buffer->data(),
-         .owner = buffer->ToShared(),
-         .chunk_crcs = CopyToImage(tier->State(one.extent), one.elements, shape_, buffer->data()),
-         .initial = initial},
-        on_written);
+    image->extent = one.extent;
+    image->version = version;
+    image->initial = initial;
+    images->WriteImage(*std::move(image), on_written);
   }
 }
 

@@ -1,8 +1,9 @@
 // Checkpointer: which extent is written to its image next, and when. Every round a share of the
 // extents is due, so that each of them is written once in `rounds` rounds; initial weights are due
-// at once.
-// Comes from: MemoryPlacement. Goes to: ImageStore::WriteImage.
-// Thread safety: thread-compatible; used on the job's strand.
+// at once. An image is written from the state's own pages, which the tier keeps unchanged
+// meanwhile; only where a short last tile has another form in images is it copied first. Comes
+// from: MemoryPlacement. Goes to: ImageStore::WriteImage. Thread safety: thread-compatible; used on
+// the job's strand.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +15,8 @@
 #include "absl/status/statusor.h"
 #include "common/io/arena.h"
 #include "server/durability/round_log.h"
+#include "server/tier/dram_tier.h"
 #include "server/tier/image_copy.h"
-#include "server/tier/tier.h"
 
 namespace ballast::server {
 
@@ -24,6 +25,8 @@ class Checkpointer {
   // `on_written` gets every write's outcome, on any thread; the caller brings it back to its strand
   // and calls OnWritten.
   using Written = std::function<void(absl::Status)>;
+  // Brings a completion to the caller's strand, as PlacementLinks::wrap.
+  using Wrap = std::function<ImageIo::Done(ImageIo::Done)>;
   // Of equally old extents the first of `extents` is written first. RESOURCE_EXHAUSTED.
   static absl::StatusOr<Checkpointer> Create(const StateShape& shape,
                                              std::vector<PlacedExtent> extents, uint32_t rounds);
@@ -39,24 +42,29 @@ class Checkpointer {
   void OnRound();
 
   // Starts writes of the present state, which is that of `version` and stays so until the next Pump
-  // or step. `short_of_room`: the log waits for newer images.
-  void Pump(Tier* tier, ImageStore* images, uint64_t version, bool short_of_room,
-            const Written& on_written);
+  // or step, of extents under write until they are written. `tier` lives until then, and `wrap`
+  // brings the end of each to its strand. `short_of_room`: the log waits for newer images.
+  void Pump(const std::shared_ptr<DramTier>& tier, ImageStore* images, uint64_t version,
+            bool short_of_room, const Wrap& wrap, const Written& on_written);
   // A write is over.
   void OnWritten();
 
  private:
-  // Copies under way: one is copied while the other is written.
+  // Writes under way: one is due when the other is over.
   static constexpr uint32_t kWritingMax = 2;
 
   // Index in extents_ of the extent whose image is oldest; SIZE_MAX when all have `version`.
   size_t Oldest(uint64_t version) const;
   size_t IndexOf(uint32_t extent) const;
+  // The memory that the image of an extent is written from, and its checksums where they are known.
+  // RESOURCE_EXHAUSTED: no buffer for a copy is free.
+  absl::StatusOr<ExtentImage> Form(const std::shared_ptr<DramTier>& tier, const PlacedExtent& one,
+                                   const Wrap& wrap);
 
   StateShape shape_;
   std::vector<PlacedExtent> extents_;  // stored: also while that version is being written
   uint32_t share_ = 1;
-  std::vector<BufferPool> pool_;  // one, or none without extents
+  std::vector<BufferPool> pool_;  // of copies; one, or none where none are made
   std::deque<uint32_t> initial_;
   std::deque<bool> writing_;  // in order of their start; true: initial weights
   uint32_t initial_writing_ = 0;

@@ -1,4 +1,5 @@
-// MemoryPlacement: all state in memory, stepped in place, and a rolling checkpoint of it.
+// MemoryPlacement: all state in memory, stepped in place, and a rolling checkpoint of it, written
+// from the same pages.
 // Comes from: MakePlacement. Goes to: the tier in memory, Checkpointer, ImageStore.
 // Thread safety: as StatePlacement.
 #include <limits>
@@ -36,29 +37,38 @@ class MemoryPlacement final : public StatePlacement {
     links_ = std::move(links);
     ++generation_;
   }
-  void Disconnect() override { Connect({}, 0); }
+  void Disconnect() override {
+    Connect({}, 0);
+    tier_->DropWaiting();
+  }
 
   void PutInitial(uint32_t extent, uint64_t, std::function<void()> fill) override {
-    fill();
-    if (!keeps_images()) return;
-    checkpointer_->AddInitial(extent);
-    links_.Progress();
+    ++filling_;
+    // At once, unless the weights that these replace are being written.
+    tier_->Acquire(extent, [this, extent, fill = std::move(fill)](const absl::Status&) {
+      --filling_;
+      fill();
+      if (!keeps_images()) return;
+      checkpointer_->AddInitial(extent);
+      links_.Progress();
+    });
   }
   void DropInitial() override { checkpointer_->DropInitial(); }
-  bool initial_durable() const override { return !checkpointer_->initial_pending(); }
+  bool initial_durable() const override {
+    return filling_ == 0 && !checkpointer_->initial_pending();
+  }
 
   void OnRound(uint64_t) override { checkpointer_->OnRound(); }
   void KeepImages(uint64_t version, bool short_of_room) override {
     if (!keeps_images()) return;
-    checkpointer_->Pump(tier_.get(), links_.images, version, short_of_room,
+    checkpointer_->Pump(tier_, links_.images, version, short_of_room, links_.wrap,
                         links_.wrap([this, generation = generation_](const absl::Status& status) {
                           // Writes to outgrown files, or of an ended job, change nothing here.
                           if (generation_ == generation) OnWritten(status);
                         }));
   }
 
-  // Writes under way use copies, and go to the present images only.
-  void Quiesce(std::function<void()> quiet) override { quiet(); }
+  void Quiesce(std::function<void()> quiet) override { tier_->WhenQuiet(std::move(quiet)); }
   absl::Status CopyTo(ImageFile* images, uint64_t version) override {
     return CopyExtents(extents_, options_.shape.arrays, images, version,
                        [this](const PlacedExtent& one, void* to) {
@@ -91,11 +101,12 @@ class MemoryPlacement final : public StatePlacement {
   }
 
   const PlacementOptions options_;
-  const std::unique_ptr<Tier> tier_;
+  const std::shared_ptr<DramTier> tier_;      // also of the writes under way
   std::vector<PlacedExtent> extents_;         // `stored` as of the last Place or recovery
   std::optional<Checkpointer> checkpointer_;  // from Place on
   PlacementLinks links_;
   uint32_t generation_ = 0;  // of links_
+  uint32_t filling_ = 0;     // extents whose initial weights wait
 };
 
 }  // namespace

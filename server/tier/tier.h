@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -83,9 +82,5 @@ class Tier {
 
 // Bytes that AddExtent takes for an extent, in whole pages, for planning before any allocation.
 uint64_t DramExtentBytes(uint32_t elements, const StateShape& shape);
-
-// State in huge-page memory, array by array in each tile (tile_layout.h), updated in place. Every
-// extent counts as acquired at all times.
-std::unique_ptr<Tier> MakeDramTier(const StateShape& shape);
 
 }  // namespace ballast::server

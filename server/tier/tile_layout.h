@@ -48,6 +48,12 @@ constexpr size_t StateFloats(size_t extent_elements, size_t tile_elements, size_
   return (whole_tiles * tile_elements + ArrayStride(last)) * arrays;
 }
 
+// Whether the state has the bytes of the packed form of an image, so that an image can be written
+// from it: the arrays of a short last tile end on cache lines.
+constexpr bool IsPacked(size_t extent_elements, size_t tile_elements) {
+  return extent_elements % tile_elements % kArrayAlignFloats == 0;
+}
+
 // Converts the packed form of an image, array after array, to the one above: moves the arrays of
 // the short last tile apart, in place. Whole tiles are the same in both.
 inline void SpreadLastTile(size_t extent_elements, size_t tile_elements, size_t arrays,
@@ -75,5 +81,6 @@ static_assert(ArrayOffset(1 << 20, 1 << 16, 3, 15, 2) == 15 * 3 * 65536 + 2 * 65
 static_assert(ArrayOffset(65536 + 17, 1 << 16, 3, 1, 2) == 3 * 65536 + 2 * 32);
 static_assert(StateFloats(65536 + 17, 1 << 16, 3) == 3 * (65536 + 32));
 static_assert(StateFloats(65536, 1 << 16, 3) == 3 * 65536);
+static_assert(IsPacked(65536 + 16, 1 << 16) && !IsPacked(65536 + 17, 1 << 16));
 
 }  // namespace ballast::tier

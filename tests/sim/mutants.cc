@@ -28,6 +28,7 @@ constexpr std::pair<Probe, sim::Cover> kCovers[] = {
     {Probe::kBegunAgain, sim::Cover::kBegunAgain},
     {Probe::kBegunWithFewer, sim::Cover::kBegunWithFewer},
     {Probe::kInitAgain, sim::Cover::kInitAgain},
+    {Probe::kStepWaits, sim::Cover::kStepWaits},
     {Probe::kMeetingOpened, sim::Cover::kMeetingOpened},
     {Probe::kMeetingTimedOut, sim::Cover::kMeetingTimedOut},
     {Probe::kMeetingStale, sim::Cover::kMeetingStale},

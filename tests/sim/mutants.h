@@ -15,7 +15,7 @@ struct MutantInfo {
   const char* what;
 };
 
-inline constexpr std::array<MutantInfo, 72> kMutants = {{
+inline constexpr std::array<MutantInfo, 73> kMutants = {{
     {Mutant::kRatiosBeforeSync, "ratios_before_sync",
      "LAMB's step begins when its ratios are written"},
     {Mutant::kVoteBeforeSync, "vote_before_sync", "the vote is sent when PREPARE is written"},
@@ -98,6 +98,8 @@ inline constexpr std::array<MutantInfo, 72> kMutants = {{
      "the checksums of an extent's parts are joined backwards"},
     {Mutant::kKeepFirstChecksum, "keep_first_checksum",
      "the checksum of a damaged frame outlives its bytes"},
+    {Mutant::kStepUnderWrite, "step_under_write",
+     "an extent is stepped while its image is written"},
 }};
 
 class World;

@@ -14,6 +14,7 @@
 #include "common/io/arena.h"
 #include "server/optim/dispatch.h"
 #include "server/state/extent_store.h"
+#include "server/tier/dram_tier.h"
 #include "server/tier/image_copy.h"
 #include "server/tier/tier.h"
 #include "tests/server/round/plans.h"
@@ -50,8 +51,8 @@ class CheckpointerTest : public ::testing::Test {
     plan_ = std::move(plan);
     layout_ = testing::LayoutOf(plan_);
     for (uint32_t e = 0; e < extents; ++e) owned_.push_back(extents - 1 - e);
-    store_ = std::make_unique<ExtentStore>(MakeDramTier(StateShapeOf(plan_.spec)),
-                                           &optim::Kernels(simd::Isa::kScalar));
+    tier_ = MakeDramTier(StateShapeOf(plan_.spec));
+    store_ = std::make_unique<ExtentStore>(tier_.get(), &optim::Kernels(simd::Isa::kScalar));
     ASSERT_TRUE(store_->Add(layout_, owned_).ok());
     std::vector<PlacedExtent> placed = PlacedOf(layout_, owned_, {}, 0);
     for (size_t i = 0; i < placed.size(); ++i) placed[i].stored = versions[i];
@@ -60,8 +61,9 @@ class CheckpointerTest : public ::testing::Test {
     checkpointer_.emplace(*std::move(made));
   }
   void Pump(uint64_t version, bool short_of_room = false) {
-    checkpointer_->Pump(store_->tier(), &log_, version, short_of_room,
-                        [this](const absl::Status&) { ++written_; });
+    checkpointer_->Pump(
+        tier_, &log_, version, short_of_room, [](ImageIo::Done done) { return done; },
+        [this](const absl::Status&) { ++written_; });
   }
   // The oldest write under way is over.
   void FinishOne() {
@@ -72,15 +74,22 @@ class CheckpointerTest : public ::testing::Test {
   }
   void FinishAll(uint64_t version) {
     while (!log_.kept.empty()) {
-      EXPECT_LE(log_.kept.size(), 2u) << "more than two copies under way";
+      EXPECT_LE(log_.kept.size(), 2u) << "more than two writes under way";
       FinishOne();
       Pump(version);
     }
   }
 
+  bool AcquiredNow(uint32_t extent) {
+    const auto acquired = std::make_shared<bool>(false);
+    tier_->Acquire(extent, [acquired](const absl::Status&) { *acquired = true; });
+    return *acquired;
+  }
+
   JobPlan plan_;
   Layout layout_ = testing::LayoutOf(testing::MakePlan({1}, 1, {0}));
   std::vector<uint32_t> owned_;
+  std::shared_ptr<DramTier> tier_;
   std::unique_ptr<ExtentStore> store_;
   std::optional<Checkpointer> checkpointer_;
   Log log_;
@@ -138,7 +147,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Rolling,
                                            Shape{7, 4}, Shape{7, 7}, Shape{7, 20}, Shape{16, 4},
                                            Shape{33, 5}));
 
-TEST_F(CheckpointerTest, AtMostTwoCopiesAreUnderWay) {
+TEST_F(CheckpointerTest, AtMostTwoWritesAreUnderWay) {
   Make(9, 1, std::vector<uint64_t>(9, 1));
   checkpointer_->OnRound();
   Pump(2);
@@ -220,13 +229,22 @@ TEST_F(CheckpointerTest, ShortOfRoomLiftsTheQuotaOneAtATimeAndTheOldestFirst) {
   EXPECT_EQ(log_.images.size(), 2u) << "there is room again";
 }
 
+// Their last tiles have another form in images, so they are copied.
 TEST_F(CheckpointerTest, ABufferThatIsStillHeldIsNotWrittenInto) {
-  Make(9, 1, std::vector<uint64_t>(9, 1));
+  JobPlan plan = testing::MakePlan({}, 1, {0});
+  for (uint32_t group = 0; group < 9; ++group) {
+    plan.spec.tensors.push_back({"t" + std::to_string(group), {77}, DType::kF32, group, {}});
+    plan.owner.push_back(0);
+  }
+  plan.spec.group_count = 9;
+  MakeOf(plan, 9, 1, std::vector<uint64_t>(9, 1));
   std::vector<ExtentImage> holders;
   for (uint64_t round = 2; round < 20; ++round) {
     checkpointer_->OnRound();
     Pump(round);
     for (const auto& [image, done] : log_.kept) {
+      EXPECT_NE(image.data, tier_->State(image.extent));
+      EXPECT_TRUE(AcquiredNow(image.extent)) << "it has been copied";
       for (const ExtentImage& held : holders) EXPECT_NE(held.data, image.data);
     }
     while (!log_.kept.empty()) {
@@ -241,6 +259,43 @@ TEST_F(CheckpointerTest, ABufferThatIsStillHeldIsNotWrittenInto) {
   Pump(20);
   FinishAll(20);
   EXPECT_GT(log_.images.size(), before) << "and continues when it is given back";
+}
+
+// The image is read from the pages that a step changes.
+TEST_F(CheckpointerTest, AnExtentIsAcquiredWhenItsImageIsWritten) {
+  Make(3, 1, std::vector<uint64_t>(3, 1));
+  checkpointer_->OnRound();
+  Pump(2);
+  ASSERT_EQ(log_.kept.size(), 2u);
+  std::vector<uint32_t> acquired;
+  for (uint32_t e = 0; e < 3; ++e) {
+    tier_->Acquire(e, [&acquired, e](const absl::Status& status) {
+      EXPECT_TRUE(status.ok());
+      acquired.push_back(e);
+    });
+  }
+  bool quiet = false;
+  tier_->WhenQuiet([&quiet] { quiet = true; });
+  EXPECT_EQ(acquired, (std::vector<uint32_t>{0})) << "it is not being written";
+  EXPECT_EQ(log_.images[0].extent, 2u);
+  EXPECT_EQ(log_.kept[0].first.data, tier_->State(2));
+  // The bytes are on the disk, if not yet safe.
+  log_.kept[1].first.owner = nullptr;
+  EXPECT_EQ(acquired, (std::vector<uint32_t>{0, 1}));
+  EXPECT_FALSE(quiet);
+  log_.kept[0].first.owner = nullptr;
+  EXPECT_EQ(acquired, (std::vector<uint32_t>{0, 1, 2}));
+  EXPECT_TRUE(quiet);
+}
+
+TEST_F(CheckpointerTest, OfAnEndedJobNoWaitingCallIsAnswered) {
+  Make(1, 1, {1});
+  checkpointer_->OnRound();
+  Pump(2);
+  tier_->Acquire(0, [](const absl::Status&) { ADD_FAILURE() << "the job has ended"; });
+  tier_->DropWaiting();
+  log_.kept.clear();
+  EXPECT_TRUE(AcquiredNow(0));
 }
 
 TEST_F(CheckpointerTest, AnImageHoldsTheStateAsASlotWantsIt) {
@@ -307,8 +362,8 @@ TEST(CopyToImage, BringsTheChecksumsOfItsChunks) {
   }
 }
 
-// With amsgrad an extent has four arrays. Two copies are under way at a time.
-TEST_F(CheckpointerTest, CopiesOfFourArraysDoNotOverlap) {
+// With amsgrad an extent has four arrays.
+TEST_F(CheckpointerTest, ImagesOfFourArraysHaveAllOfThem) {
   constexpr uint32_t kExtents = 4, kElements = 1024;
   JobPlan plan = testing::MakePlan({kExtents * kElements}, 1, {0});
   plan.spec.extent_elements = kElements;
@@ -327,8 +382,9 @@ TEST_F(CheckpointerTest, CopiesOfFourArraysDoNotOverlap) {
   for (Pump(2); !log_.kept.empty(); FinishOne(), Pump(2)) {
     ASSERT_EQ(log_.kept.size(), std::min<size_t>(2, kExtents - written_));
     for (const auto& [image, done] : log_.kept) {
-      const uint64_t bytes = ImageFile::PayloadBytes({image.extent, kElements, 4});
-      EXPECT_EQ(Crc32c(image.data, bytes), image.chunk_crcs.at(0)) << "extent " << image.extent;
+      std::vector<char> expected(ImageFile::PayloadBytes({image.extent, kElements, 4}));
+      CopyToImage(tier_->State(image.extent), kElements, StateShapeOf(plan_.spec), expected.data());
+      EXPECT_EQ(std::memcmp(image.data, expected.data(), expected.size()), 0) << image.extent;
     }
   }
   EXPECT_EQ(log_.images.size(), kExtents);
@@ -338,7 +394,7 @@ TEST_F(CheckpointerTest, AServerWithoutExtentsHasNothingToWrite) {
   auto made = Checkpointer::Create(StateShapeOf(plan_.spec), {}, 4);
   ASSERT_TRUE(made.ok()) << made.status();
   made->OnRound();
-  made->Pump(nullptr, &log_, 2, /*short_of_room=*/true, [](const absl::Status&) {});
+  made->Pump(nullptr, &log_, 2, /*short_of_room=*/true, nullptr, [](const absl::Status&) {});
   EXPECT_TRUE(log_.images.empty());
 }
 

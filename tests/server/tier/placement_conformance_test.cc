@@ -247,6 +247,29 @@ TEST_P(PlacementConformance, DroppedInitialWeightsAreNotWaitedForAndComeAgain) {
   }
 }
 
+// Weights that come again while older ones are written do not change the bytes under the disk.
+TEST_P(PlacementConformance, InitialWeightsThatComeAgainWaitForAWriteUnderWay) {
+  Connect(&images_, 1);
+  for (int i = 0; i < 3; ++i) {
+    const uint64_t value = 2 + static_cast<uint64_t>(i);
+    if (i > 0) placement_->DropInitial();
+    placement_->PutInitial(4, 1, [this, value] { Set(4, value); });
+    EXPECT_FALSE(placement_->initial_durable());
+  }
+  while (!images_.kept.empty()) {
+    images_.RunOne();
+    if (images_.images[4].empty()) continue;
+    const std::string& payload = images_.images[4].rbegin()->second;
+    int equal = 0;
+    for (uint64_t value = 2; value <= 4; ++value) {
+      equal += std::memcmp(payload.data(), PayloadOf(4, value).data(), PayloadBytes(4)) == 0;
+    }
+    EXPECT_EQ(equal, 1) << "an image of two states";
+  }
+  EXPECT_TRUE(placement_->initial_durable());
+  EXPECT_EQ(std::memcmp(images_.images[4][1].data(), PayloadOf(4, 4).data(), PayloadBytes(4)), 0);
+}
+
 TEST_P(PlacementConformance, ImagesStayYoungAndHoldTheStateOfTheirVersion) {
   ASSERT_NO_FATAL_FAILURE(Begin());
   for (int round = 0; round < 15; ++round) {

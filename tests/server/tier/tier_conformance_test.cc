@@ -12,6 +12,7 @@
 #include <set>
 #include <vector>
 
+#include "server/tier/dram_tier.h"
 #include "server/tier/nvme_tier.h"
 #include "server/tier/tier.h"
 #include "tests/server/tier/memory_images.h"

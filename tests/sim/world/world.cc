@@ -20,6 +20,7 @@ constexpr std::array<const char*, static_cast<size_t>(Cover::kCount)> kNames = {
     "restored_prepared",
     "restored_gradient",
     "init_again",
+    "step_waits",
     "meeting_opened",
     "meeting_timed_out",
     "meeting_stale",

@@ -44,6 +44,7 @@ enum class Cover : uint8_t {
   kRestoredPrepared,
   kRestoredGradient,
   kInitAgain,
+  kStepWaits,
   kMeetingOpened,
   kMeetingTimedOut,
   kMeetingStale,
