@@ -304,11 +304,19 @@ void Simulation::LeaveAll() {
   }
 }
 
-Outcome Simulation::Run() {
+// In a quarter of the seeds with faults trainers search for servers that are not there yet.
+void Simulation::StartServers() {
+  Random random(Mix(swarm_.seed) ^ 0x1A7E57A2);
+  const bool late = swarm_.faults.budget != 0 && random.OneIn(4);
   for (const auto& server : servers_) {
     server->FillDisk();
-    server->Start();
+    const Tick delay = late ? random.Spread(1, 6000) * kMillisecond : 0;
+    world_.After(delay, kNobody, EventKind::kStart, [&server] { server->Start(); });
   }
+}
+
+Outcome Simulation::Run() {
+  StartServers();
   for (const auto& trainer : trainers_) trainer->Start();
   if (MakeJob() && RunRounds() && FetchStates() && Meet() && TakeLastSnapshot() && PowerCycle()) {
     LeaveAll();

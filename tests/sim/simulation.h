@@ -49,6 +49,7 @@ class Simulation {
   bool AllMembers(const std::function<bool(const SimTrainer&)>& holds) const;
   // A trainer that ended as it must: it has lost its seat, or never had it.
   bool RightlyOut(const SimTrainer& trainer) const;
+  void StartServers();
   // The trainers attach, and the home makes the job.
   bool MakeJob();
   bool RunRounds();

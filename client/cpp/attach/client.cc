@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "client/cpp/attach/connecting.h"
+#include "client/cpp/attach/grpc_connection.h"
 #include "client/cpp/attach/home_search.h"
 #include "client/cpp/job/arguments.h"
 #include "client/cpp/job/attach.h"
@@ -72,8 +73,9 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Attach(const JobOptions& options
   BALLAST_ASSIGN_OR_RETURN(
       v1::AttachRequest request,
       MakeAttachRequest(options, attached, weights, gpu != nullptr ? gpu->staging() : nullptr));
-  BALLAST_ASSIGN_OR_RETURN(attached.reply,
-                           AttachToHome(options, channels.get(), std::move(request)));
+  BALLAST_ASSIGN_OR_RETURN(
+      attached.reply,
+      AttachToHome(options, GrpcHomeSearch(channels, options.time_scale), std::move(request)));
   const auto make_transport = [&options, &channels](Mutex* mu) {
     return std::make_unique<GrpcTransport>(mu, channels, options.time_scale);
   };

@@ -12,18 +12,16 @@
 #include "client/cpp/attach/outage_reporter.h"
 #include "client/cpp/job/attach.h"
 #include "client/cpp/session/retry.h"
-#include "client/cpp/transport/unary_call.h"
 #include "common/base/log.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
-#include "proto/convert/channel_factory.h"
 #include "proto/convert/methods.h"
 
 namespace ballast::client {
 namespace {
 
 using std::chrono::milliseconds;
-using SteadyClock = std::chrono::steady_clock;
+using Time = std::chrono::steady_clock::time_point;
 
 constexpr milliseconds kFirstBackoff{100};
 constexpr milliseconds kMaxBackoff{1000};
@@ -53,14 +51,14 @@ bool IsTransient(const absl::Status& status, bool resuming) {
 // The search for a job's home, with one deadline over all tries.
 class HomeSearch {
  public:
-  HomeSearch(const JobOptions& options, ChannelFactory* channels, v1::AttachRequest request)
+  HomeSearch(const JobOptions& options, HomeSearchDeps deps, v1::AttachRequest request)
       : options_(options),
-        channels_(channels),
+        deps_(std::move(deps)),
         outage_(options),
         request_(std::move(request)),
         resuming_(MayResume(options)),
-        deadline_(SteadyClock::now() + options.attach_timeout),
-        next_log_(SteadyClock::now() + kLogInterval) {}
+        deadline_(deps_.now() + options.attach_timeout),
+        next_log_(deps_.now() + kLogInterval) {}
 
   absl::StatusOr<v1::AttachReply> Run() {
     milliseconds backoff = kFirstBackoff;
@@ -68,14 +66,15 @@ class HomeSearch {
       for (const std::string& endpoint : options_.endpoints) {
         v1::AttachReply reply;
         const absl::Status status = FollowRedirects(endpoint, &reply);
-        if (status.ok()) outage_.OnBack(SteadyClock::now());
+        if (status.ok()) outage_.OnBack(deps_.now());
         if (status.ok()) return reply;
         if (!IsTransient(status, resuming_)) return WithReason(status);
         last_error_ = absl::StrCat(endpoint, ": ", ToText(status.message()));
         NoteAway(status);
         Explain(status);
       }
-      BALLAST_RETURN_IF_ERROR(SleepPolling(std::min(backoff, Left()), [this] { return Poll(); }));
+      BALLAST_RETURN_IF_ERROR(SleepPolling(
+          std::min(backoff, Left()), [this] { return Poll(); }, deps_.sleep));
       if (Left() <= milliseconds(0)) return NoAnswer();
       backoff = std::min(backoff * 2, kMaxBackoff);
     }
@@ -87,11 +86,11 @@ class HomeSearch {
   }
 
   milliseconds Left() const {
-    return std::chrono::duration_cast<milliseconds>(deadline_ - SteadyClock::now());
+    return std::chrono::duration_cast<milliseconds>(deadline_ - deps_.now());
   }
 
-  SteadyClock::duration Scaled(milliseconds time) const {
-    return std::chrono::duration_cast<SteadyClock::duration>(time * options_.time_scale);
+  Time::duration Scaled(milliseconds time) const {
+    return std::chrono::duration_cast<Time::duration>(time * options_.time_scale);
   }
 
   // Called about ten times a second whatever we wait for.
@@ -101,8 +100,8 @@ class HomeSearch {
                            "attaching was stopped by the caller");
     }
     WatchCall();
-    outage_.ReportIfDue(SteadyClock::now());
-    if (SteadyClock::now() >= next_log_) {
+    outage_.ReportIfDue(deps_.now());
+    if (deps_.now() >= next_log_) {
       next_log_ += kLogInterval;
       if (!outage_.away()) {
         BALLAST_LOG(INFO, LogField("job", options_.job), LogField("slot", options_.slot))
@@ -115,9 +114,9 @@ class HomeSearch {
 
   // The connection of a running call shows whether the server is reachable.
   void WatchCall() {
-    if (channel_ == nullptr) return;
-    const SteadyClock::time_point now = SteadyClock::now();
-    if (channel_->GetState(/*try_to_connect=*/false) != GRPC_CHANNEL_READY) {
+    if (connection_ == nullptr) return;
+    const Time now = deps_.now();
+    if (!connection_->ready()) {
       if (!outage_.away()) {
         outage_.OnAway(call_began_, IdOf(address_), address_, "it does not answer");
       }
@@ -133,9 +132,9 @@ class HomeSearch {
     request.set_job(options_.job);
     v1::JobStatusReply home;
     const absl::Status status =
-        CallUnary(channel_, method::kJobStatus, request, kAskTimeout, nullptr, &home);
+        connection_->Call(method::kJobStatus, request, kAskTimeout, nullptr, &home);
     if (status.code() == absl::StatusCode::kUnimplemented) return AskOlderHome();
-    if (!status.ok() || home.away().empty()) return outage_.OnBack(SteadyClock::now());
+    if (!status.ok() || home.away().empty()) return outage_.OnBack(deps_.now());
     TellAway(home.server(), home.away(0).id(), home.away(0).address());
   }
 
@@ -143,10 +142,10 @@ class HomeSearch {
   void AskOlderHome() {
     v1::StatusReply home;
     const absl::Status status =
-        CallUnary(channel_, method::kAdminStatus, v1::StatusRequest(), kAskTimeout, nullptr, &home);
+        connection_->Call(method::kAdminStatus, v1::StatusRequest(), kAskTimeout, nullptr, &home);
     const auto lost = std::find_if(home.peers().begin(), home.peers().end(),
                                    [](const v1::PeerStatus& peer) { return !peer.reachable(); });
-    if (!status.ok() || lost == home.peers().end()) return outage_.OnBack(SteadyClock::now());
+    if (!status.ok() || lost == home.peers().end()) return outage_.OnBack(deps_.now());
     TellAway(home.id(), lost->id(), lost->address());
   }
 
@@ -158,8 +157,7 @@ class HomeSearch {
   void NoteAway(const absl::Status& status) {
     const ErrorFields fields = FieldsOf(status);
     const bool named = fields.server >= 0;
-    outage_.OnAway(SteadyClock::now(),
-                   named ? static_cast<uint32_t>(fields.server) : IdOf(address_),
+    outage_.OnAway(deps_.now(), named ? static_cast<uint32_t>(fields.server) : IdOf(address_),
                    named ? fields.address : address_, ToText(status.message()));
   }
 
@@ -167,7 +165,7 @@ class HomeSearch {
   void Explain(const absl::Status& status) {
     if (ReasonOf(status) != Reason::kUnspecified || ++silent_tries_ < kTriesToExplain) return;
     if (!explanation_.empty()) return;
-    explanation_ = channels_->Explain(address_);
+    explanation_ = deps_.explain(address_);
     if (explanation_.empty()) {
       silent_tries_ = 0;  // Asked again after some more.
       return;
@@ -199,13 +197,12 @@ class HomeSearch {
     const milliseconds left = std::max(Left(), milliseconds(1));
     request_.set_wait_timeout_ms(static_cast<uint64_t>(left.count()));
     address_ = address;
-    channel_ = channels_->Make(address, options_.time_scale);
-    call_began_ = SteadyClock::now();
+    connection_ = deps_.connect(address);
+    call_began_ = deps_.now();
     ask_at_ = call_began_ + Scaled(kAskAfter);
-    const absl::Status status = CallUnary(
-        channel_, method::kAttach, request_, left + kServerHeadStart, [this] { return Poll(); },
-        reply);
-    channel_ = nullptr;
+    const absl::Status status = connection_->Call(
+        method::kAttach, request_, left + kServerHeadStart, [this] { return Poll(); }, reply);
+    connection_ = nullptr;
     return status;
   }
 
@@ -241,17 +238,17 @@ class HomeSearch {
   }
 
   const JobOptions& options_;
-  ChannelFactory* const channels_;
+  const HomeSearchDeps deps_;
   OutageReporter outage_;
   v1::AttachRequest request_;
   const bool resuming_;
-  const SteadyClock::time_point deadline_;
-  SteadyClock::time_point next_log_;
-  std::map<std::string, uint32_t> ids_;     // of servers known from redirects, by address
-  std::string address_;                     // of the newest try
-  std::shared_ptr<grpc::Channel> channel_;  // null between two tries
-  SteadyClock::time_point call_began_;
-  SteadyClock::time_point ask_at_;
+  const Time deadline_;
+  Time next_log_;
+  std::map<std::string, uint32_t> ids_;         // of servers known from redirects, by address
+  std::string address_;                         // of the newest try
+  std::unique_ptr<HomeConnection> connection_;  // null between two tries
+  Time call_began_;
+  Time ask_at_;
   std::string last_error_ = "not tried yet";
   int silent_tries_ = 0;     // that ended without an answer of a server
   std::string explanation_;  // of a handshake; empty: none yet
@@ -259,9 +256,9 @@ class HomeSearch {
 
 }  // namespace
 
-absl::StatusOr<v1::AttachReply> AttachToHome(const JobOptions& options, ChannelFactory* channels,
+absl::StatusOr<v1::AttachReply> AttachToHome(const JobOptions& options, HomeSearchDeps deps,
                                              v1::AttachRequest request) {
-  return HomeSearch(options, channels, std::move(request)).Run();
+  return HomeSearch(options, std::move(deps), std::move(request)).Run();
 }
 
 }  // namespace ballast::client

@@ -26,14 +26,17 @@ inline bool IsAway(const absl::Status& status) {
          reason == Reason::kShuttingDown || reason == Reason::kRecovering;
 }
 
-// Waits for `time`, calling `poll` about ten times a second and once at the end. Its first error
-// ends the wait and is returned.
-inline absl::Status SleepPolling(std::chrono::milliseconds time,
-                                 const std::function<absl::Status()>& poll) {
+inline void SleepFor(std::chrono::milliseconds time) { std::this_thread::sleep_for(time); }
+
+// Waits for `time` in `sleep`, calling `poll` about ten times a second and once at the end. Its
+// first error ends the wait and is returned.
+inline absl::Status SleepPolling(
+    std::chrono::milliseconds time, const std::function<absl::Status()>& poll,
+    const std::function<void(std::chrono::milliseconds)>& sleep = SleepFor) {
   constexpr std::chrono::milliseconds kPoll{100};
   for (; time > std::chrono::milliseconds(0); time -= kPoll) {
     BALLAST_RETURN_IF_ERROR(poll());
-    std::this_thread::sleep_for(std::min(time, kPoll));
+    sleep(std::min(time, kPoll));
   }
   return poll();
 }

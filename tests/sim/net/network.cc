@@ -58,6 +58,11 @@ void Network::Paused() {
 
 void Network::HealAll() { std::fill(cut_until_.begin(), cut_until_.end(), 0); }
 
+bool Network::Reaches(NodeId from, NodeId to) const {
+  const Tick cut = std::max(cut_until_[from * nodes_ + to], cut_until_[to * nodes_ + from]);
+  return cut <= world_->now();
+}
+
 // --- Streams ------------------------------------------------------------------------------------
 
 std::string Network::Address(uint32_t index) { return absl::StrCat("server:", index); }
@@ -111,8 +116,8 @@ bool Network::Loses(const StreamPtr& stream) {
 
 bool Network::Silent(const StreamPtr& stream) {
   const NodeId client = TrainerNode(stream->process), server = ServerNode(stream->server);
-  const Tick cut = std::max(*CutUntil(client, server), *CutUntil(server, client));
-  return stream->lost || cut > world_->now() || world_->paused(client) || world_->paused(server);
+  const bool stands = world_->paused(client) || world_->paused(server);
+  return stream->lost || stands || !Reaches(client, server);
 }
 
 void Network::AwaitKeepalive(const StreamPtr& stream) {

@@ -130,6 +130,8 @@ class Network {
   // A process has been paused: it answers no keepalive.
   void Paused();
   void HealAll();
+  // No link between the two is cut.
+  bool Reaches(NodeId from, NodeId to) const;
   // Whether calls may be lost; they may at first.
   void SetLosesCalls(bool loses) { loses_ = loses; }
   // No message is lost, repeated or late any more.

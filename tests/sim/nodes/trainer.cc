@@ -6,12 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cpp/job/round_input.h"
-#include "client/cpp/session/reconnect.h"
 #include "common/base/reason.h"
 #include "proto/convert/channel.h"
-#include "proto/convert/frame_codec.h"
 #include "proto/convert/job_convert.h"
-#include "proto/convert/methods.h"
 
 namespace ballast::sim {
 namespace {
@@ -59,6 +56,7 @@ void SimTrainer::Kill(bool announced) {
   if (context_.world->tracing()) context_.world->Trace(node(), "ends");
   context_.world->EndLife(node());
   context_.network->EndTrainer(process_, announced);
+  if (search_ != nullptr) search_->End();
   if (meeting_ != nullptr) meeting_->End();
 }
 
@@ -75,6 +73,7 @@ client::JobOptions SimTrainer::Options() const {
   options.durability = static_cast<client::Durability>(spec.durability);
   options.variable_world = spec.variable_world;
   options.min_world = context_.swarm->shape.min_world;
+  options.resume = newcomer_ ? client::Resume::kMust : client::Resume::kAuto;
   options.on_pause = [](const client::Pause&) {};
   return options;
 }
@@ -94,23 +93,21 @@ void SimTrainer::Attach() {
   request.set_slot(who_.slot);
   request.set_incarnation(who_.incarnation);
   request.set_init(v1::INIT_MODE_BROADCAST);
-  request.set_resume(newcomer_ ? v1::RESUME_MUST : v1::RESUME_AUTO);
+  request.set_resume(static_cast<v1::Resume>(options.resume));
   request.set_min_world(options.min_world);
-  const client::CallTarget target{Network::Address(0), method::kAttach, options.attach_timeout};
-  attach_ = transport_.Start(target, request,
-                             [this](const absl::StatusOr<Payload>& answer) { OnAttached(answer); });
+  search_ = std::make_unique<SimHomeSearch>(
+      context_, process_, &transport_, options, request,
+      [this](const absl::StatusOr<v1::AttachReply>& reply) { OnAttached(reply); });
 }
 
-void SimTrainer::OnAttached(const absl::StatusOr<Payload>& answer) {
-  v1::AttachReply reply;
-  const absl::Status status =
-      answer.ok() ? ParseMessage(*answer, kMaxMessageBytes, &reply) : answer.status();
+void SimTrainer::OnAttached(const absl::StatusOr<v1::AttachReply>& reply) {
+  const absl::Status& status = reply.status();
   const bool full = context_.swarm->faults.disk_full && ReasonOf(status) == Reason::kOverBudget;
   if (full) context_.world->Met(Cover::kFullDisk);
-  if (status.ok()) {
-    OpenSession(reply);
-  } else if (client::IsNotYet(status, who_.slot) || (full && !context_.oracle->begun())) {
-    Later(kAttachAgain, [this] { Attach(); });
+  if (reply.ok()) {
+    OpenSession(*reply);
+  } else if (full && !context_.oracle->begun()) {
+    Later(kAttachAgain, [this] { Attach(); });  // As its launcher would.
   } else if (absl::IsCancelled(status)) {
     Kill(/*announced=*/true);  // A later process has asked for its seat.
   } else {

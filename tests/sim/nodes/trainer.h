@@ -15,6 +15,7 @@
 #include "client/cpp/session/session_core.h"
 #include "tests/sim/net/transport.h"
 #include "tests/sim/nodes/context.h"
+#include "tests/sim/nodes/home_search.h"
 #include "tests/sim/nodes/meeting.h"
 #include "tests/sim/tensors.h"
 
@@ -62,11 +63,11 @@ class SimTrainer {
   const client::JobView& job() const { return core_->job(); }
   void Later(std::chrono::nanoseconds delay, std::function<void()> action);
 
-  // The seat (client.cc, home_search.cc).
+  // The seat (client.cc).
   JobSpec Spec() const;
   client::JobOptions Options() const;
   void Attach();
-  void OnAttached(const absl::StatusOr<Payload>& answer);
+  void OnAttached(const absl::StatusOr<v1::AttachReply>& reply);
   void OpenSession(const v1::AttachReply& reply);
 
   // The caller's thread (session.cc).
@@ -107,9 +108,9 @@ class SimTrainer {
   std::vector<Tensors> arrays_;  // of the state, fetched
   client::BufferLease lease_;
   SimTransport transport_;
-  std::unique_ptr<client::CallHandle> attach_;  // the try to get a seat
-  std::unique_ptr<client::SessionCore> core_;   // null before there is a seat
-  std::unique_ptr<SimMeeting> meeting_;         // likewise; null in seeds without communicators
+  std::unique_ptr<SimHomeSearch> search_;      // for a seat
+  std::unique_ptr<client::SessionCore> core_;  // null before there is a seat
+  std::unique_ptr<SimMeeting> meeting_;        // likewise; null in seeds without communicators
 };
 
 }  // namespace ballast::sim
