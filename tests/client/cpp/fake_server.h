@@ -1,6 +1,7 @@
 // A state server for the client's tests: speaks the protocol for one trainer, remembers every
 // message received, and misbehaves on request. Its "optimizer" returns each gradient as the new
-// weight. Its state survives the end of its streams, and Kill.
+// weight. Its state survives the end of its streams, and Kill. As real ones do, all fakes of a job
+// decide a round together.
 // Thread safety: handlers run under the fake's lock, on gRPC's threads.
 #pragma once
 
@@ -28,6 +29,7 @@
 #include "proto/convert/job_convert.h"
 #include "proto/convert/methods.h"
 #include "proto/convert/status_convert.h"
+#include "tests/client/cpp/round_table.h"
 #include "tests/client/cpp/transport/fake_stream.h"
 #include "tests/proto/convert/grpc_frames.h"
 
@@ -37,11 +39,14 @@ inline constexpr size_t kFakeMaxBytes = 16 << 20;
 // So much that a sender is held up by TCP rather than by HTTP/2.
 inline constexpr int kFakeLookaheadBytes = 16 << 20;
 
+class FakeServer;
+
 // What all servers of the fake cluster agree on. The epoch record has a lock of its own, because a
 // test changes it while the servers run.
 struct FakeJob {
-  // `slot` gets a new process, and the next epoch starts with `start_round`.
+  // `slot` gets a new process, and the next epoch starts with `start_round`, which is not decided.
   void NextEpoch(uint32_t slot, uint64_t start_round) {
+    EXPECT_GT(start_round, rounds.Newest()) << "no servers run a decided round again";
     std::lock_guard<std::mutex> lock(mu);
     record.set_epoch(epoch() + 1);
     record.set_start_round(start_round);
@@ -74,6 +79,10 @@ struct FakeJob {
   uint64_t first_round = 1;
   uint32_t fresh_tensors = 0;  // at the end of a resumed job's, told at Attach
   std::vector<std::pair<uint32_t, std::string>> servers;  // id, address
+  RoundTable rounds;
+
+  std::mutex live_mu;
+  std::set<FakeServer*> live;  // under live_mu
 
   std::mutex mu;
   v1::EpochRecord record;                  // without members
@@ -99,7 +108,7 @@ struct FakeHooks {
   FrameHook on_frame;
   ControlHook on_control;
   AttachHook on_attach;
-  CompleteHook on_complete;  // every gradient of the round is in; true: the fake does not decide
+  CompleteHook on_complete;  // every gradient of the round is in; true: the fake does not vote
   std::function<void(v1::Welcome*)> change_welcome;
   std::function<void(v1::AttachReply*)> change_attach;
   std::function<void(v1::RoundResult*)> change_result;
@@ -131,8 +140,15 @@ class FakeServer : public FakeHooks, public FakeRecord {
   FakeServer(uint32_t id, FakeJob* job) : id_(id), job_(job), address_("127.0.0.1:0") {
     Start();
     job_->servers.emplace_back(id, address_);
+    std::lock_guard<std::mutex> lock(job_->live_mu);
+    job_->live.insert(this);
   }
-  ~FakeServer() { Kill(); }
+  ~FakeServer() {
+    Kill();
+    std::lock_guard<std::mutex> lock(job_->live_mu);
+    job_->live.erase(this);
+    job_->rounds.Clear();
+  }
 
   // As if the process died. Not for handlers.
   void Kill() {
@@ -220,10 +236,11 @@ class FakeServer : public FakeHooks, public FakeRecord {
     taken_.erase(taken_.lower_bound({extent, 0}), taken_.lower_bound({extent + 1, 0}));
   }
 
-  // As if the round had been decided, and nobody told.
-  void Decide() { finished_ = begins.back().round(); }
-  // As if it had not, after all.
-  void Undecide() { finished_ = begins.back().round() - 1; }
+  // Votes as always. When the round is decided, this server tells its trainer nothing of that.
+  void Decide() {
+    finished_ = begins.back().round();
+    news_ = Vote(finished_) || news_;
+  }
 
   // Goes over to the job's newest epoch: the open round starts over, and the stream ends.
   void Adopt() {
@@ -246,9 +263,10 @@ class FakeServer : public FakeHooks, public FakeRecord {
   }
   uint64_t round() const { return finished_ == 0 ? job_->first_round : finished_ + 1; }
 
-  // Decides the open round: results, weights and the end.
+  // The open round, which is decided: result, weights and the end.
   void FinishRound(FakeStream* to, bool flip = false) {
     const uint64_t round = begins.back().round();
+    EXPECT_TRUE(Vote(round)) << "a server sends its result when all servers have voted";
     finished_ = round;
     uint64_t bytes = 0;
     for (const uint32_t extent : Owned()) bytes += layout_->ExtentWireBytes(extent);
@@ -304,17 +322,40 @@ class FakeServer : public FakeHooks, public FakeRecord {
   grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext* context) {
     const std::string method = context->method();
     auto receive = [this, method](FakeStream* call, const grpc::ByteBuffer& bytes) {
-      std::lock_guard<std::mutex> lock(mu_);
-      if (method == method::kAttach) return OnAttach(call, bytes);
-      if (method == method::kExtend) return OnExtend(call, bytes);
-      stream = call;
-      OnMessage(call, bytes);
+      if (Receive(method, call, bytes)) TellAll();
     };
     auto gone = [this](FakeStream* call) {
       std::lock_guard<std::mutex> lock(mu_);
       if (stream == call) stream = nullptr;
     };
     return new FakeStream(receive, gone);
+  }
+
+  // Whether a round was decided meanwhile, which the other servers do not know.
+  bool Receive(const std::string& method, FakeStream* call, const grpc::ByteBuffer& bytes) {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (method == method::kAttach) {
+      OnAttach(call, bytes);
+    } else if (method == method::kExtend) {
+      OnExtend(call, bytes);
+    } else {
+      stream = call;
+      OnMessage(call, bytes);
+    }
+    return std::exchange(news_, false);
+  }
+
+  // Whether all servers have voted on the round, as this one does now.
+  bool Vote(uint64_t round) { return job_->rounds.Vote(id_, job_->servers.size(), epoch_, round); }
+  // Under no fake's lock: it takes them all, one after the other.
+  void TellAll() {
+    std::lock_guard<std::mutex> lock(job_->live_mu);
+    for (FakeServer* server : job_->live) server->FinishIfDecided();
+  }
+  void FinishIfDecided() {
+    std::lock_guard<std::mutex> lock(mu_);
+    const bool open = !begins.empty() && begins.back().round() == round();
+    if (stream != nullptr && open && job_->rounds.Decided(round())) FinishRound(stream);
   }
 
   void OnAttach(FakeStream* call, const grpc::ByteBuffer& bytes) {
@@ -427,7 +468,10 @@ class FakeServer : public FakeHooks, public FakeRecord {
 
   void FinishIfComplete(FakeStream* to) {
     if (Complete() != Owned()) return;
-    if (!on_complete || !on_complete(to)) FinishRound(to);
+    if (on_complete && on_complete(to)) return;
+    if (!Vote(begins.back().round())) return;
+    FinishRound(to);
+    news_ = true;
   }
 
   void FollowEpoch() {
@@ -452,6 +496,7 @@ class FakeServer : public FakeHooks, public FakeRecord {
     if (hello.epoch() < epoch_) return EndStale(to);
     v1::ServerMessage reply;
     v1::Welcome* const welcome = reply.mutable_welcome();
+    if (job_->rounds.Decided(round())) finished_ = round();  // While the trainer was away.
     welcome->set_round(round());
     for (const uint32_t extent : Complete()) welcome->add_complete(extent);
     for (const uint32_t extent : InitMissing()) welcome->add_init_missing(extent);
@@ -522,7 +567,8 @@ class FakeServer : public FakeHooks, public FakeRecord {
   std::vector<uint32_t> owner_;
   std::set<std::pair<uint32_t, uint32_t>> taken_;  // extent, offset: gradients of the open round
   std::set<std::pair<uint32_t, uint32_t>> initialized_;  // likewise: initial weights
-  uint64_t finished_ = 0;                                // newest round that was decided
+  uint64_t finished_ = 0;                                // newest round that it knows as decided
+  bool news_ = false;                                    // a round was decided by its vote
   uint32_t epoch_ = 1;
   std::unique_ptr<Service> service_;
   std::unique_ptr<grpc::Server> server_;

@@ -179,6 +179,8 @@ TEST_F(PauseTest, AServerThatIsDoneDoesNotHoldUpTheStep) {
   StartJob(2);
   std::atomic<FakeStream*> held{nullptr};
   Server(0).on_complete = [&](FakeStream* stream) {
+    Server(0).on_complete = nullptr;
+    Server(0).Decide();
     held = stream;
     return true;
   };
@@ -186,6 +188,7 @@ TEST_F(PauseTest, AServerThatIsDoneDoesNotHoldUpTheStep) {
   // step continues only after the first try to reach it.
   Server(1).on_complete = [&](FakeStream* stream) {
     Server(1).on_complete = nullptr;
+    while (held == nullptr) std::this_thread::yield();
     Server(1).FinishRound(stream);
     FakeServer::Break(stream);
     return true;
@@ -195,9 +198,7 @@ TEST_F(PauseTest, AServerThatIsDoneDoesNotHoldUpTheStep) {
     if (!message.has_hello() || ready) return false;
     FakeServer::Break(stream);
     if (Server(1).hellos.size() > 2) return true;
-    while (held == nullptr) std::this_thread::yield();
     std::lock_guard<std::mutex> lock(Server(0).mutex());
-    Server(0).on_complete = nullptr;
     Server(0).FinishRound(held);
     return true;
   };
