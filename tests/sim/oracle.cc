@@ -35,7 +35,10 @@ void Oracle::OnEpoch(const server::EpochRecord& record) {
                              plan_->epoch.min_world, " or more"));
     return;
   }
-  if (damage_) committed_ = std::min(committed_, record.start_round);
+  if (damage_ && record.start_round < committed_) {
+    committed_ = record.start_round;
+    for (const uint32_t server : plan_->servers) OnForgotten(server, record.start_round);
+  }
   // Who has had version v has seen round v - 1 decided: that round is not run again.
   if (record.start_round < committed_ || record.start_round > committed_ + 1) {
     world_->Red(absl::StrCat("epoch ", record.epoch, " starts with round ", record.start_round,
@@ -82,6 +85,7 @@ void Oracle::OnVote(uint32_t server, uint32_t epoch, uint64_t round, const Vote&
                              " before its PREPARE is durable"));
   }
   if (epoch < EpochOf(round)) return;  // Of a round that another epoch runs again.
+  CheckNotForgotten(server, epoch, round);
   size_t owned = 0;
   for (const uint32_t owner : plan_->owner) owned += owner == server ? 1 : 0;
   if (vote.norms.size() != owned) {
@@ -98,6 +102,34 @@ void Oracle::OnVote(uint32_t server, uint32_t epoch, uint64_t round, const Vote&
                              norm.sumsq, " of extent ", norm.extent, ", not ", expected));
     return;
   }
+}
+
+void Oracle::OnForgotten(uint32_t server, uint64_t round) {
+  Forgotten& forgotten = forgotten_[server] = {round, {}};
+  for (const auto& [process, trainer] : trainers_) {
+    if (trainer.version > round) forgotten.witnesses[process] = trainer;
+  }
+}
+
+// Members that know the round as decided are asked to run it again, and must end.
+void Oracle::CheckNotForgotten(uint32_t server, uint32_t epoch, uint64_t round) {
+  const server::EpochRecord* const record = Record(epoch);
+  const Forgotten& forgotten = forgotten_[server];
+  for (const auto& [process, witness] : forgotten.witnesses) {
+    const auto& [who, version] = witness;
+    const bool lives = trainers_.count(process) != 0;
+    const bool member = record != nullptr && record->Holds(who.slot, who.incarnation);
+    if (round < forgotten.round || round >= version || !lives || !member) continue;
+    world_->Red(absl::StrCat("server ", server, " has forgotten round ", round,
+                             " and votes on it again, though slot ", who.slot,
+                             " lives and knows version ", version));
+  }
+}
+
+void Oracle::Knows(uint32_t process, uint64_t version) {
+  committed_ = std::max(committed_, version);
+  const auto it = trainers_.find(process);
+  if (it != trainers_.end()) it->second.version = std::max(it->second.version, version);
 }
 
 bool Oracle::SameDecision(uint64_t round, bool applied, double grad_norm, double clip_coef,
@@ -148,7 +180,10 @@ void Oracle::OnRecovered(uint32_t server, const server::RoundFsm& fsm, bool dama
       fsm.phase() != server::Phase::kIdle && fsm.phase() != server::Phase::kCollect;
   version_[server] = std::max(version_[server], round);
   // Before anybody had version c, everybody had prepared round c - 1 for good.
-  if (!damaged && round < committed_ && !(prepared && round + 1 == committed_)) {
+  const bool forgot = round < committed_ && !(prepared && round + 1 == committed_);
+  // The vote on a round that it still has is given again.
+  OnForgotten(server, prepared ? round + 1 : round);
+  if (forgot && !damaged) {
     world_->Red(absl::StrCat("server ", server, " is back at round ", round,
                              prepared ? ", prepared" : ", not prepared",
                              "; somebody has had version ", committed_));
@@ -159,8 +194,8 @@ void Oracle::OnRecovered(uint32_t server, const server::RoundFsm& fsm, bool dama
   }
 }
 
-void Oracle::OnResult(uint32_t slot, const RoundResult& result) {
-  committed_ = std::max(committed_, result.round + 1);
+void Oracle::OnResult(uint32_t process, const RoundResult& result) {
+  Knows(process, result.round + 1);
   PolicyState policy;
   policy.opt_step = result.opt_step;
   policy.loss_scale = result.loss_scale;
@@ -173,18 +208,18 @@ void Oracle::OnResult(uint32_t slot, const RoundResult& result) {
                                  : expected.policy.version == 1)) {
     return;
   }
-  world_->Red(absl::StrCat("slot ", slot, " is told another result of round ", result.round));
+  world_->Red(absl::StrCat("trainer ", process, " is told another result of round ", result.round));
 }
 
-void Oracle::OnWeights(uint32_t slot, const FrameHeader& frame, const std::string& bytes) {
-  committed_ = std::max(committed_, frame.round);
+void Oracle::OnWeights(uint32_t process, const FrameHeader& frame, const std::string& bytes) {
+  Knows(process, frame.round);
   world_->Note(Crc32c(bytes.data(), bytes.size()));
   const std::vector<char>& expected = reference_.Weights(frame.round, frame.extent);
   const bool same =
       frame.offset_bytes + bytes.size() <= expected.size() &&
       std::memcmp(expected.data() + frame.offset_bytes, bytes.data(), bytes.size()) == 0;
   if (same) return;
-  world_->Red(absl::StrCat("slot ", slot, " gets wrong weights of version ", frame.round,
+  world_->Red(absl::StrCat("trainer ", process, " gets wrong weights of version ", frame.round,
                            ", extent ", frame.extent));
 }
 

@@ -57,9 +57,12 @@ class Oracle {
   // A restarted server goes on. `damaged`: its files were damaged, so it may know less; then others
   // must notice.
   void OnRecovered(uint32_t server, const server::RoundFsm& fsm, bool damaged);
+  // A trainer process has begun; it has ended, or says why it cannot continue.
+  void OnTrainer(uint32_t process, const server::Member& who) { trainers_[process] = {who, 0}; }
+  void OnTrainerOver(uint32_t process) { trainers_.erase(process); }
   // A trainer got (part of) the result, a piece of weights, or has finished a round.
-  void OnResult(uint32_t slot, const RoundResult& result);
-  void OnWeights(uint32_t slot, const FrameHeader& frame, const std::string& bytes);
+  void OnResult(uint32_t process, const RoundResult& result);
+  void OnWeights(uint32_t process, const FrameHeader& frame, const std::string& bytes);
   void OnTrainerRound(uint32_t slot, uint64_t round, const std::vector<std::vector<char>>& weights);
   // A trainer has fetched the state of `version`: the steps of each tensor, and of every extent the
   // state arrays, one after the other.
@@ -71,6 +74,23 @@ class Oracle {
   void OnRoundBefore(const std::string& whose, uint64_t round, const server::CapturedRound& before);
 
  private:
+  // A living trainer, and the newest version that it has heard of.
+  struct Trainer {
+    server::Member who;
+    uint64_t version = 0;
+  };
+  // When a damaged server came back: the first round that it did not have, and the trainers that
+  // knew it as decided.
+  struct Forgotten {
+    uint64_t round = 0;
+    std::map<uint32_t, Trainer> witnesses;  // by process
+  };
+  // `process`, unless it is over, has heard of `version`.
+  void Knows(uint32_t process, uint64_t version);
+  // Server `server` has `round` before it, whatever anybody has heard of that one.
+  void OnForgotten(uint32_t server, uint64_t round);
+  // Server `server` votes on `round`: not if it came back without it, and a witness lives.
+  void CheckNotForgotten(uint32_t server, uint32_t epoch, uint64_t round);
   bool SameDecision(uint64_t round, bool applied, double grad_norm, double clip_coef,
                     uint64_t nonfinite, const PolicyState& policy);
 
@@ -84,9 +104,11 @@ class Oracle {
   bool begun_ = false;
   bool damage_ = false;
   std::map<uint32_t, server::EpochRecord> epochs_;
-  std::map<uint32_t, uint32_t> epoch_;    // of each server, the newest it ever had
-  std::map<uint32_t, uint64_t> version_;  // of each server, the newest it ever had
-  uint64_t committed_ = 1;                // newest version of anybody
+  std::map<uint32_t, uint32_t> epoch_;       // of each server, the newest it ever had
+  std::map<uint32_t, uint64_t> version_;     // of each server, the newest it ever had
+  uint64_t committed_ = 1;                   // newest version of anybody
+  std::map<uint32_t, Trainer> trainers_;     // by process
+  std::map<uint32_t, Forgotten> forgotten_;  // by server
 };
 
 }  // namespace ballast::sim

@@ -36,6 +36,8 @@ class RoundProgress {
   void OnPushed(Time now);
 
   uint64_t round() const { return round_; }
+  // Some server has sent its result, so every server has the vote that it gave on its disk.
+  bool decided() const { return has_result_; }
   bool answered(size_t index) const { return servers_[index].has_result; }
   bool done(size_t index) const { return servers_[index].done; }
   bool all_results() const { return results_ == servers_.size(); }

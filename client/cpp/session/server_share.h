@@ -23,6 +23,7 @@ class ServerShare {
 
   // Takes over the extents that the plan gives this server, in push order.
   void TakeOwned();
+  const std::vector<uint32_t>& owned() const { return owned_; }
   uint64_t weight_bytes() const { return weight_bytes_; }  // of the owned extents
   uint64_t elements() const { return elements_; }
   void SetWindow(uint32_t extents) { plan_.SetWindow(extents); }

@@ -1,8 +1,10 @@
 // A session's reactions to a server's messages, outages and returns, and to changes of the job's
 // epoch.
 #include <algorithm>
+#include <set>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "client/cpp/session/session_core.h"
@@ -22,6 +24,36 @@ bool AllPushed(const SessionCore::Servers& servers, const RoundProgress& progres
   return std::all_of(servers.begin(), servers.end(), [&progress](const auto& server) {
     return (server->welcomed() && server->share().all_received()) || progress.done(server->index());
   });
+}
+
+// Whether the server still has its part of the running round, which is decided: then it wants no
+// extent of it from any trainer. Error: DATA_LOSS STATE_LOST.
+absl::Status CheckKept(const ServerLink& server, const v1::Welcome& welcome) {
+  const std::set<uint32_t> complete(welcome.complete().begin(), welcome.complete().end());
+  const std::vector<uint32_t>& owned = server.share().owned();
+  const auto lost = std::find_if(owned.begin(), owned.end(),
+                                 [&](uint32_t extent) { return complete.count(extent) == 0; });
+  if (lost == owned.end()) return absl::OkStatus();
+  return ReasonedError(
+      absl::StatusCode::kDataLoss, Reason::kStateLost,
+      absl::StrCat(server.Name(), " has lost its part of round ", welcome.round(),
+                   ", which is decided: it wants extent ", *lost,
+                   " again. Its disk has lost acknowledged writes; give it back its data, or start "
+                   "a new job"),
+      server.Fields());
+}
+
+// Whether the epoch begins with the newest version that this trainer knows, or after it. Error:
+// DATA_LOSS STATE_LOST, for one that runs a decided round again.
+absl::Status CheckStart(const ServerLink& home, uint64_t version, const v1::EpochRecord& record) {
+  if (record.start_round() >= version) return absl::OkStatus();
+  return ReasonedError(
+      absl::StatusCode::kDataLoss, Reason::kStateLost,
+      absl::StrCat("epoch ", record.epoch(), " begins with round ", record.start_round(),
+                   " again, says ", home.Name(), ", but round ", version - 1,
+                   " is decided: the disk of some server has lost acknowledged writes; give the "
+                   "servers back their data, or start a new job"),
+      home.Fields());
 }
 
 }  // namespace
@@ -211,6 +243,11 @@ absl::Status SessionCore::Resume(ServerLink* server, const v1::Welcome& welcome)
   const size_t index = server->index();
   Step* const step = std::get_if<Step>(&activity_);
   BALLAST_RETURN_IF_ERROR(server->CheckExtents(welcome));
+  // A server votes when its part is on its disk, and only with all votes is a round decided.
+  const bool decided = step != nullptr && step->progress.decided();
+  if (decided && welcome.round() == job_.round) {
+    BALLAST_RETURN_IF_ERROR(CheckKept(*server, welcome));
+  }
   server->share().ForgetMissing();
   if (job_.IsLeadTrainer()) {
     const bool answered = step != nullptr && step->progress.answered(index);
@@ -248,7 +285,13 @@ void SessionCore::OnAttachAnswer(const absl::StatusOr<Payload>& answer) {
   const Time now = transport_->Now();
   const auto record = transition_.TakeAnswer(home(), answer, now);
   if (!record.ok()) return Fail(record.status());
-  if (record->has_value()) TakeRecord(**record, now);
+  if (record->has_value()) {
+    const Step* const step = std::get_if<Step>(&activity_);
+    const bool decided = step != nullptr && step->progress.decided();
+    const absl::Status start = CheckStart(home(), job_.round + (decided ? 1 : 0), **record);
+    if (!start.ok()) return Fail(start);
+    TakeRecord(**record, now);
+  }
   Rearm(now);
 }
 

@@ -71,6 +71,7 @@ class EchoServer {
   bool silent = false;
   bool hold = false;     // takes gradients, and decides nothing
   uint32_t lacking = 0;  // the last extents: it sends neither their weights nor the end
+  bool forgets = false;  // a decided round, with its link
   int frames_until_stop = -1;
   int begun = 0;   // RoundBegin
   int frames = 0;  // of gradients
@@ -94,12 +95,17 @@ class EchoServer {
       taken_bytes_ = 0;
       received_bytes_ = 0;
       reply.mutable_welcome()->set_round(round_);
+      decided_ = decided_ && !forgets;
+      for (uint32_t extent = 0; decided_ && extent < values_.size(); ++extent) {
+        reply.mutable_welcome()->add_complete(extent);
+      }
     } else if (message.has_heartbeat()) {
       *reply.mutable_heartbeat() = message.heartbeat();
     } else {
       return;
     }
     peer_->Send(reply.SerializeAsString());
+    if (message.has_hello() && decided_) FinishRound();
   }
   void OnFrame(const DecodedFrame& frame) {
     ASSERT_TRUE(VerifyChecksum(frame).ok());
@@ -118,6 +124,7 @@ class EchoServer {
   }
   void FinishRound() {
     taken_bytes_ = 0;
+    decided_ = true;
     v1::ServerMessage result;
     result.mutable_result()->set_round(round_);
     result.mutable_result()->set_applied(true);
@@ -126,6 +133,7 @@ class EchoServer {
     peer_->Send(result.SerializeAsString());
     for (uint32_t extent = 0; extent + lacking < values_.size(); ++extent) SendWeights(extent);
     if (lacking > 0) return;
+    decided_ = false;
     v1::ServerMessage done;
     done.mutable_done()->set_round(round_++);
     peer_->Send(done.SerializeAsString());
@@ -153,6 +161,7 @@ class EchoServer {
   std::vector<std::string> values_;  // per extent
   uint32_t epoch_ = 1;
   uint64_t round_ = 1;
+  bool decided_ = false;  // the round, which is not over
   uint64_t received_bytes_ = 0;
   uint64_t taken_bytes_ = 0;
 };

@@ -69,6 +69,73 @@ TEST_F(SessionCoreTest, ADurableServerThatStaysAwayIsGivenUpAtTheReconnectTimeou
   EXPECT_LT(now() - began, std::chrono::minutes(2) + std::chrono::seconds(1));
 }
 
+// --- Servers that forget -------------------------------------------------------------------------
+
+class DecidedRoundTest : public SessionCoreTest {
+ protected:
+  static constexpr int kFrames = 2 * kTensors;
+
+  // A round of which the server has sent the result and a part of the weights.
+  void RunUntilDecided() {
+    Start(Durability::kPower);
+    server_.lacking = 1;
+    BeginStep();
+    ASSERT_TRUE(RunUntil([this] { return server_.frames == kFrames; }));
+    const Time later = now() + std::chrono::seconds(1);
+    ASSERT_TRUE(RunUntil([&] { return now() >= later; }));
+    server_.lacking = 0;
+  }
+  void ExpectStateLost(const std::string& text) {
+    ASSERT_TRUE(RunStep());
+    EXPECT_EQ(ReasonOf(core_->error()), Reason::kStateLost) << core_->error();
+    EXPECT_EQ(FieldsOf(core_->error()).server, 1);
+    EXPECT_NE(core_->error().message().find(text), std::string::npos) << core_->error();
+    EXPECT_EQ(server_.frames, kFrames) << "nothing is sent again";
+  }
+  // The home's answer to attach: epoch 2 begins with `round`.
+  void NextEpochFrom(uint64_t round) {
+    v1::AttachReply reply = MakeAttachedJob(kTensors).reply;
+    reply.mutable_epoch()->set_epoch(2);
+    reply.mutable_epoch()->set_start_round(round);
+    peer_->AnswerCalls(reply.SerializeAsString());
+    server_.NextEpoch();
+  }
+};
+
+TEST_F(DecidedRoundTest, AServerThatStillHasItSendsItAgain) {
+  RunUntilDecided();
+  peer_->Stop();
+  peer_->Restart();
+  ASSERT_TRUE(RunStep());
+  ASSERT_TRUE(core_->error().ok()) << core_->error();
+  RoundReport report;
+  ASSERT_TRUE(core_->EndRound(&report).ok());
+  EXPECT_EQ(weights_, grads_);
+  EXPECT_EQ(server_.frames, kFrames);
+}
+
+TEST_F(DecidedRoundTest, AServerThatHasForgottenItHasLostState) {
+  RunUntilDecided();
+  server_.forgets = true;
+  peer_->Stop();
+  peer_->Restart();
+  ExpectStateLost("state server 1 at server:1 has lost its part of round 1");
+}
+
+TEST_F(DecidedRoundTest, AnEpochThatBeginsWithItMeansLostState) {
+  RunUntilDecided();
+  server_.forgets = true;
+  NextEpochFrom(1);
+  ExpectStateLost("epoch 2 begins with round 1 again, says state server 1");
+}
+
+TEST_F(DecidedRoundTest, AnEpochThatBeginsAfterItIsTheNextOne) {
+  RunUntilDecided();
+  NextEpochFrom(2);
+  ASSERT_TRUE(RunStep());
+  ASSERT_TRUE(core_->error().ok()) << core_->error();
+}
+
 // --- Handshakes ---------------------------------------------------------------------------------
 
 TEST_F(SessionCoreTest, AServerThatRefusesTheHandshakeIsAwayBecauseOfThat) {

@@ -119,13 +119,13 @@ class SimLink final : public client::Link, private StreamClient {
     if (!input.ok()) return;  // The client says so.
     if (const auto* const frame = absl::get_if<DecodedFrame>(&*input)) {
       if (frame->header.kind == FrameKind::kWeight) {
-        context_.oracle->OnWeights(slot_, frame->header, frame->payload.ToString());
+        context_.oracle->OnWeights(process_, frame->header, frame->payload.ToString());
       }
       return;
     }
     const auto& control = absl::get<v1::ServerMessage>(*input);
     if (!control.has_result()) return;
-    context_.oracle->OnResult(slot_, RoundResultFromProto(control.result()));
+    context_.oracle->OnResult(process_, RoundResultFromProto(control.result()));
   }
 
   const Context context_;

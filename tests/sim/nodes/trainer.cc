@@ -37,6 +37,7 @@ SimTrainer::SimTrainer(const Context& context, uint32_t process, const server::M
     const auto percent = static_cast<double>(context.world->random().Between(50, 200));
     context.world->clock(node())->SetRate(percent / 100);
   }
+  context.oracle->OnTrainer(process, who);
   if (who.slot == 0 || !context.swarm->shape.broadcast) TakeInitialWeights();
 }
 
@@ -55,6 +56,7 @@ void SimTrainer::Kill(bool announced) {
   if (!std::exchange(alive_, false)) return;
   if (context_.world->tracing()) context_.world->Trace(node(), "ends");
   context_.world->EndLife(node());
+  context_.oracle->OnTrainerOver(process_);
   context_.network->EndTrainer(process_, announced);
   if (search_ != nullptr) search_->End();
   if (meeting_ != nullptr) meeting_->End();
@@ -236,6 +238,7 @@ void SimTrainer::GiveUp(const absl::Status& status) {
   if (!error_.ok()) return;
   if (leaves_) return Kill(/*announced=*/true);  // Its work is done.
   error_ = status;
+  context_.oracle->OnTrainerOver(process_);
   if (context_.world->tracing()) {
     context_.world->Trace(node(),
                           absl::StrCat("slot ", who_.slot, " gives up: ", status.ToString()));
