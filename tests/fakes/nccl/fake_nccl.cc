@@ -170,7 +170,10 @@ int Queue(Comm* comm, const std::string& kind, const std::string& sizes, const v
   comm->given = false;
   comm->under_way.store(true);
   comm->call = kind + " " + sizes;
-  comm->give = [comm, from, bytes] { std::memcpy(comm->segment->slot(comm->rank), from, bytes); };
+  comm->give = [comm, from, bytes] {
+    // A share without bytes may have no address.
+    if (bytes > 0) std::memcpy(comm->segment->slot(comm->rank), from, bytes);
+  };
   ++comm->calls;
   Strike(comm, kind);
   Look(comm);
@@ -283,7 +286,7 @@ FAKE_NCCL_API int ncclAllGather(const void* share, void* bucket, size_t count, i
                                 nccl::Comm comm, void*) {
   if (dtype != nccl::kUint8) return nccl::kInvalidArgument;
   return Queue(comm, "all_gather", std::to_string(count), share, count, [=] {
-    for (int rank = 0; rank < comm->segment->world(); ++rank) {
+    for (int rank = 0; rank < comm->segment->world() && count > 0; ++rank) {
       char* part = static_cast<char*>(bucket) + static_cast<size_t>(rank) * count;
       std::memcpy(part, comm->segment->slot(rank), count);
     }
