@@ -1,6 +1,6 @@
 // A kernel's operations on one element: widen, round, scale, square, test. Plain inline functions,
 // so that a .cu file can loop over the same source as the host and get the same bits.
-// Comes from: pack.cc today. Goes to: packed gradients, unpacked weights, norms.
+// Comes from: pack.cc and cuda/functors.h. Goes to: packed gradients, unpacked weights, norms.
 // Every operation is rounded once to fp32; NaN becomes the canonical quiet one when it is rounded
 // to 16 bits or scaled. The sum of squares is that of server/reduce: 64 lanes with fma, folded in
 // halves. Thread safety: pure functions over the caller's memory.

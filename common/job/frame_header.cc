@@ -3,6 +3,7 @@
 #include <cstddef>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/reason.h"
 #include "common/bytes/crc32c.h"
 
 namespace ballast {
@@ -33,11 +34,22 @@ uint32_t IdentityCrc(const FrameHeader& header) {
   return Crc32c(bytes, static_cast<size_t>(out - bytes));
 }
 
-std::string DamagedFrameText(const FrameHeader& header, uint32_t computed) {
-  return absl::StrCat("frame of round ", header.round, " extent ", header.extent, " offset ",
-                      header.offset_bytes, " from slot ", header.slot, ": crc32c ",
-                      absl::Hex(header.crc32c, absl::kZeroPad8), " on the wire, ",
-                      absl::Hex(computed, absl::kZeroPad8), " computed; send it again");
+uint32_t FrameCrc(const FrameHeader& header, const Payload& payload) {
+  return payload.Crc32c(IdentityCrc(header));
+}
+
+absl::Status CheckFrameCrc(const FrameHeader& header, uint32_t computed) {
+  if (computed == header.crc32c) return absl::OkStatus();
+  ErrorFields fields;
+  fields.round = header.round;
+  fields.slot = static_cast<int>(header.slot);
+  return ReasonedError(
+      absl::StatusCode::kDataLoss, Reason::kBadChecksum,
+      absl::StrCat("frame of round ", header.round, " extent ", header.extent, " offset ",
+                   header.offset_bytes, " from slot ", header.slot, ": crc32c ",
+                   absl::Hex(header.crc32c, absl::kZeroPad8), " on the wire, ",
+                   absl::Hex(computed, absl::kZeroPad8), " computed; send it again"),
+      fields);
 }
 
 }  // namespace ballast

@@ -5,8 +5,9 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
+#include "absl/status/status.h"
+#include "common/bytes/payload.h"
 #include "common/tensor/dtype.h"
 
 namespace ballast {
@@ -30,11 +31,15 @@ struct FrameHeader {
 };
 
 // CRC32C of the frame's identity: job u64, epoch u32, round u64, extent u32, slot u32,
-// incarnation u64, offset u32, length u32, dtype u8, kind u8, array u8, all little-endian. The
-// frame's checksum is Crc32c(payload, IdentityCrc(header)).
+// incarnation u64, offset u32, length u32, dtype u8, kind u8, array u8, all little-endian. A sender
+// or receiver that copies the payload continues this checksum as it copies, without a second pass.
 uint32_t IdentityCrc(const FrameHeader& header);
 
-// The receiver's error for a frame whose checksum is `computed` and not header.crc32c.
-std::string DamagedFrameText(const FrameHeader& header, uint32_t computed);
+// The frame's checksum: of its identity, and then of its payload.
+uint32_t FrameCrc(const FrameHeader& header, const Payload& payload);
+
+// OK when the frame's crc32c is `computed`, the checksum of the bytes that arrived; else DATA_LOSS
+// BAD_CHECKSUM with both values, and the frame's round, slot, extent and offset.
+absl::Status CheckFrameCrc(const FrameHeader& header, uint32_t computed);
 
 }  // namespace ballast

@@ -72,20 +72,6 @@ absl::StatusOr<ServerInput> DecodeServerMessage(const Payload& message, size_t m
   return Decode<v1::ServerMessage>(message, max_frame_bytes, max_control_bytes);
 }
 
-absl::Status VerifyChecksum(const DecodedFrame& frame) {
-  return VerifyChecksum(frame, frame.payload.Crc32c(IdentityCrc(frame.header)));
-}
-
-absl::Status VerifyChecksum(const DecodedFrame& frame, uint32_t computed) {
-  const FrameHeader& header = frame.header;
-  if (computed == header.crc32c) return absl::OkStatus();
-  ErrorFields fields;
-  fields.round = header.round;
-  fields.slot = static_cast<int>(header.slot);
-  return ReasonedError(absl::StatusCode::kDataLoss, Reason::kBadChecksum,
-                       DamagedFrameText(header, computed), fields);
-}
-
 Payload MessageBytes(const google::protobuf::MessageLite& message) {
   return Payload::FromString(message.SerializeAsString());
 }

@@ -30,19 +30,13 @@ using ServerInput = absl::variant<DecodedFrame, v1::ServerMessage>;
 // Reads one message of a stream. A message that begins with field 15 is a frame and is read by
 // hand: fields in any order, each at most once, the payload last; unknown fields are skipped.
 // Everything else is parsed by protobuf and has a kind other than a frame. The decoded frame's
-// payload shares the owner of `message`. The checksum is not looked at; see VerifyChecksum.
+// payload shares the owner of `message`. The checksum is not looked at; see CheckFrameCrc.
 // Errors: INVALID_ARGUMENT BAD_FRAME for anything malformed, for a payload of more than
 // `max_frame_bytes` and for another message of more than `max_control_bytes`.
 absl::StatusOr<ClientInput> DecodeClientMessage(const Payload& message, size_t max_frame_bytes,
                                                 size_t max_control_bytes);
 absl::StatusOr<ServerInput> DecodeServerMessage(const Payload& message, size_t max_frame_bytes,
                                                 size_t max_control_bytes);
-
-// OK when the frame's crc32c is that of its identity and payload; else DATA_LOSS BAD_CHECKSUM with
-// both values, and the frame's round, slot, extent and offset.
-absl::Status VerifyChecksum(const DecodedFrame& frame);
-// The same for a caller with its own checksum of identity and payload.
-absl::Status VerifyChecksum(const DecodedFrame& frame, uint32_t computed);
 
 // The bytes of a control message.
 Payload MessageBytes(const google::protobuf::MessageLite& message);

@@ -16,12 +16,13 @@ namespace ballast::server {
 absl::StatusOr<bool> FrameAdmission::Take(const FrameHeader& frame, const Payload& payload) {
   std::optional<FrameRefused> refused = fsm_->RefusalOf(frame);
   const absl::StatusOr<uint32_t> crc =
-      refused.has_value() ? payload.Crc32c(IdentityCrc(frame)) : Land(frame, payload);
+      refused.has_value() ? FrameCrc(frame, payload) : Land(frame, payload);
   if (!crc.ok()) return crc.status();
-  if (*crc != frame.crc32c && !BALLAST_MUTANT(kNoChecksum)) {
+  const absl::Status intact = CheckFrameCrc(frame, *crc);
+  if (!intact.ok() && !BALLAST_MUTANT(kNoChecksum)) {
     if (metrics_ != nullptr) metrics_->checksum_errors("push")->Add();
     refused = FrameRefused{Reason::kBadChecksum, frame.round, frame.extent, frame.offset_bytes,
-                           DamagedFrameText(frame, *crc)};
+                           std::string(intact.message())};
   }
   const bool again = refused.has_value() && refused->reason == Reason::kDuplicate;
   if (BALLAST_MUTANT(kCountPushes) && again && frame.kind == FrameKind::kGradient) {
@@ -37,7 +38,7 @@ absl::StatusOr<uint32_t> FrameAdmission::Land(const FrameHeader& frame, const Pa
   if (frame.kind == FrameKind::kGradient) {
     return contributions_->Store(fsm_->layout(), frame, payload);
   }
-  const uint32_t crc = payload.Crc32c(IdentityCrc(frame));
+  const uint32_t crc = FrameCrc(frame, payload);
   if (crc == frame.crc32c || BALLAST_MUTANT(kNoChecksum)) {
     BALLAST_RETURN_IF_ERROR(initial_->Put(frame, payload));
   }

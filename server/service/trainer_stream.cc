@@ -226,7 +226,7 @@ absl::Status TrainerStream::CheckFrame(const DecodedFrame& frame) const {
   }
   if (header.epoch != identity_.epoch) {
     // A trainer sends a damaged frame again, and ends its step for one of another epoch.
-    BALLAST_RETURN_IF_ERROR(VerifyChecksum(frame));
+    BALLAST_RETURN_IF_ERROR(CheckFrameCrc(header, FrameCrc(header, frame.payload)));
     return ReasonedError(
         absl::StatusCode::kFailedPrecondition,
         header.epoch < identity_.epoch ? Reason::kStaleEpoch : Reason::kFutureEpoch,

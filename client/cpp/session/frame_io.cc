@@ -215,7 +215,7 @@ absl::Status FrameIo::Store(const ServerLink& server, const DecodedFrame& frame,
                            LandingOf(pieces, DTypeBytes(header.dtype), destinations));
   uint32_t crc = IdentityCrc(header);
   counters_.copied_down_bytes += Scatter(frame.payload, pieces, landing.outs, &crc);
-  const absl::Status intact = VerifyChecksum(frame, crc);
+  const absl::Status intact = CheckFrameCrc(header, crc);
   if (landing.buffer.has_value()) {
     BALLAST_RETURN_IF_ERROR(
         Named(intact.ok() ? device_->Land(*landing.buffer, landing.on_device, header.dtype)

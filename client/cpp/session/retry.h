@@ -1,7 +1,7 @@
 // Shared by calls to a job's home: retryable errors, the limit of redirects, and a wait that the
 // caller can interrupt.
-// Comes from: HomeSearch, Admin. Goes to: their loops. Thread safety: pure functions; SleepPolling
-// blocks the calling thread and calls `poll` on it.
+// Comes from: HomeSearch, HomeRendezvous, Admin. Goes to: their loops. Thread safety: pure
+// functions; SleepPolling blocks the calling thread and calls `poll` on it.
 #pragma once
 
 #include <algorithm>

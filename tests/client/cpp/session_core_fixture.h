@@ -108,7 +108,7 @@ class EchoServer {
     if (message.has_hello() && decided_) FinishRound();
   }
   void OnFrame(const DecodedFrame& frame) {
-    ASSERT_TRUE(VerifyChecksum(frame).ok());
+    ASSERT_TRUE(CheckFrameCrc(frame.header, FrameCrc(frame.header, frame.payload)).ok());
     if (frames_until_stop >= 0 && frames_until_stop-- == 0) return peer_->Stop();
     const FrameHeader& header = frame.header;
     frames += header.kind == FrameKind::kGradient ? 1 : 0;
