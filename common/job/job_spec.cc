@@ -94,12 +94,10 @@ absl::Status CheckScalars(const JobSpec& spec) {
                                 kReductionSlotOrderFp32, " and ", formula));
   }
   if (!IsKnown(spec.nonfinite)) {
-    return BadSpec(absl::StrCat("nonfinite policy ", static_cast<int>(spec.nonfinite),
-                                " is not known; ", NumberedNames<NonfinitePolicy>(), " are"));
+    return BadSpec(NotKnown<NonfinitePolicy>("nonfinite policy", static_cast<int>(spec.nonfinite)));
   }
   if (!IsKnown(spec.durability)) {
-    return BadSpec(absl::StrCat("durability level ", static_cast<int>(spec.durability),
-                                " is not known; ", NumberedNames<Durability>(), " are"));
+    return BadSpec(NotKnown<Durability>("durability level", static_cast<int>(spec.durability)));
   }
   if (spec.variable_world && !IsDurable(spec)) {
     return BadSpec(

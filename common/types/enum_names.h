@@ -120,6 +120,13 @@ std::string NumberedNames() {
   return text;
 }
 
+// For a number outside of the table: "durability level 7 is not known; power (1), process (2) and
+// none (3) are". `noun` names the number.
+template <NamedEnum E>
+std::string NotKnown(absl::string_view noun, int number) {
+  return absl::StrCat(noun, " ", number, " is not known; ", NumberedNames<E>(), " are");
+}
+
 // "'power', 'process' or 'none'".
 template <NamedEnum E>
 std::string QuotedNames() {

@@ -29,13 +29,11 @@ absl::Status CheckEnums(const v1::JobSpec& spec) {
                                 " is not known; use none (3)"));
   }
   if (!FromNumber<NonfinitePolicy>(spec.nonfinite()).has_value()) {
-    return BadSpec(absl::StrCat("nonfinite policy number ", static_cast<int>(spec.nonfinite()),
-                                " is not known; ", NumberedNames<NonfinitePolicy>(), " are"));
+    return BadSpec(NotKnown<NonfinitePolicy>("nonfinite policy number", spec.nonfinite()));
   }
   if (!FromNumber<Gradients>(spec.gradients()).has_value()) {
-    return BadSpec(absl::StrCat("gradients number ", static_cast<int>(spec.gradients()),
-                                " is not known; ", NumberedNames<Gradients>(),
-                                " are. Use the same release of Ballast on both sides"));
+    return BadSpec(absl::StrCat(NotKnown<Gradients>("gradients number", spec.gradients()),
+                                ". Use the same release of Ballast on both sides"));
   }
   return absl::OkStatus();
 }

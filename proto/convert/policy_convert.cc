@@ -78,8 +78,7 @@ absl::StatusOr<PolicySpec> PolicySpecFromProto(const v1::JobSpec& spec) {
   const auto profile = FromNumber<PolicyProfile>(spec.profile());
   if (!profile.has_value()) {
     return ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadSpec,
-                         absl::StrCat("profile number ", static_cast<int>(spec.profile()),
-                                      " is not known; ", NumberedNames<PolicyProfile>(), " are"));
+                         NotKnown<PolicyProfile>("profile number", spec.profile()));
   }
   PolicySpec policy;
   policy.profile = *profile;

@@ -22,8 +22,7 @@ absl::Status BadSpec(absl::string_view message) {
 
 absl::StatusOr<InitMode> InitFromProto(v1::InitMode mode) {
   if (const auto known = FromNumber<InitMode>(mode); known.has_value()) return *known;
-  return BadSpec(absl::StrCat("init mode number ", static_cast<int>(mode), " is not known; ",
-                              NumberedNames<InitMode>(), " are"));
+  return BadSpec(NotKnown<InitMode>("init mode number", mode));
 }
 
 // One digest per tensor, or none if slot 0 provides the weights.
