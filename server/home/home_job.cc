@@ -30,10 +30,7 @@ template <typename T, typename Context>
 T InputOf(void (HomeJob::*)(const T&, Context*));
 
 JobPlan PlanOfSpec(const JobSpec& spec, const std::string& tenant) {
-  JobPlan plan;
-  plan.spec = spec;
-  plan.tenant = tenant;
-  return plan;
+  return {.spec = spec, .tenant = tenant};
 }
 
 Waiter WaiterOf(const home::AttachInput& input) {
@@ -64,6 +61,16 @@ JobPlan NewPlan(const home::Rules& rules, const AttachBarrier& barrier, const st
 
 Seating::Occupancy OccupancyOf(const JobPlan& plan, Seating::Occupancy variable) {
   return plan.spec.variable_world ? variable : Seating::Occupancy::kInhabited;
+}
+
+// Of an attempt to make `plan` that failed: the next one needs the room. A peer that makes the job
+// after this order gets another one with its answer.
+template <typename Context>
+void DropEverywhere(const JobPlan& plan, uint32_t self, Context* step) {
+  for (const uint32_t server : plan.servers) {
+    if (server != self) step->Do(home::DropAt{server, plan.job});
+  }
+  step->Do(home::Forget{plan.job});
 }
 
 }  // namespace
@@ -293,11 +300,8 @@ void HomeJob::MadeEverywhere(const absl::Status& status, StepContext* step) {
 
 void HomeJob::OnSaved(const home::SavedInput& input, StepContext* step) {
   if (!input.status.ok()) {
-    for (const uint32_t server : plan_.servers) {
-      if (server != rules_->self) step->Do(home::DropAt{server, plan_.job});
-    }
     FailWaiting(input.status, step);
-    step->Do(home::Forget{plan_.job});
+    DropEverywhere(plan_, rules_->self, step);
     phase_ = Phase::kOver;
     return;
   }
@@ -380,8 +384,7 @@ void HomeJob::OnPeerLost(const home::PeerLostInput& input, StepContext* step) {
   if (!std::binary_search(servers.begin(), servers.end(), input.server)) return;
   FailWaiting(home::ServerLost(input.server, input.why), step);
   if (made()) return;
-  // The next attempt needs the room. Each peer gets the order to drop the job when it has answered.
-  if (phase_ == Phase::kMaking) step->Do(home::Forget{plan_.job});
+  if (phase_ == Phase::kMaking) DropEverywhere(plan_, rules_->self, step);
   phase_ = Phase::kOver;
 }
 

@@ -39,7 +39,7 @@ absl::Status Superseded(const JobPlan& plan, uint64_t by, int self) {
       absl::StatusCode::kAlreadyExists, Reason::kNameInUse,
       absl::StrCat("this order to make job \"", plan.spec.name, "\" (", JobIdText(plan.job),
                    ") comes late: a later attempt of its home has made job ", JobIdText(by),
-                   " of that name here"),
+                   " of that name here; there is nothing to do"),
       {.job = plan.spec.name, .server = self});
 }
 

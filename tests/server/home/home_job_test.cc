@@ -148,6 +148,7 @@ TEST(HomeJobTest, ALostPeerEndsOnlyTheUnfinishedPartsOfADurableJob) {
   EXPECT_EQ(ReasonOf(All<home::RefuseAttach>(lost).front().status), Reason::kServerLost);
   EXPECT_EQ(making.phase(), Phase::kOver);
   EXPECT_NE(One<home::Forget>(lost).job, 0u) << "the next attempt needs the room";
+  EXPECT_THAT(Servers<home::DropAt>(lost), ElementsAre(1)) << "it may have made the job";
   HomeRig running = HomeRig::Running(&kRules);
   EXPECT_THAT(running.Feed(home::PeerLostInput{1, "killed"}), IsEmpty());
   EXPECT_EQ(running.phase(), Phase::kRunning);
