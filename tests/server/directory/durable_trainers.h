@@ -86,16 +86,18 @@ class Trainers {
   }
 
   State FetchState() {
-    State state;
     for (const uint32_t id : servers_) {
+      sinks_.at({id, 0})->ForgetState();
       const auto engine = cluster_->Engine(id, plan_.job);
       engine->trainers().FetchState({0, plan_.epoch.start_round + done_, false, {0, 1, 2}});
-      Answer<JobStatus> sent;
-      engine->Status(sent.Setter());
-      sent.Get();
-      RecordingSink* const sink = sinks_.at({id, 0}).get();
-      MutexLock lock(&sink->mu_);
-      state.insert(sink->state_.begin(), sink->state_.end());
+    }
+    State state;
+    const Layout layout = *LayoutOfSpec(plan_.spec);
+    for (uint32_t e = 0; e < layout.extents().size(); ++e) {
+      for (const int array : {0, 1, 2}) {
+        state[{array, e}] =
+            sinks_.at({plan_.owner[e], 0})->AwaitState(array, e, layout.extents()[e].elements);
+      }
     }
     return state;
   }

@@ -43,6 +43,7 @@ class RecordingSink : public SlotSink {
                                                    : state_[{piece.array, piece.extent}];
     bytes.resize(std::max(bytes.size(), piece.offset_bytes + piece.bytes.bytes));
     std::memcpy(bytes.data() + piece.offset_bytes, piece.bytes.data, piece.bytes.bytes);
+    cv_.NotifyAll();
   }
   void OnDone(const RoundDone& done) override { Finish(done.round, absl::OkStatus()); }
   void OnRefused(const FrameRefused& refused) override {
@@ -64,6 +65,20 @@ class RecordingSink : public SlotSink {
   bool Ended(uint64_t round) {
     MutexLock lock(&mu_);
     return done_ >= round || !status_.ok();
+  }
+
+  // Before a fetch of state.
+  void ForgetState() {
+    MutexLock lock(&mu_);
+    state_.clear();
+  }
+  // An array of an extent of `elements` elements, once all of it has arrived: state comes after the
+  // image that is being written of it.
+  std::vector<char> AwaitState(int array, uint32_t extent, size_t elements) {
+    MutexLock lock(&mu_);
+    std::vector<char>& bytes = state_[{array, extent}];
+    while (bytes.size() < elements * 4 && status_.ok()) cv_.Wait(&mu_);
+    return bytes;
   }
 
   // Waits for the round's end; its error if it failed.
@@ -197,17 +212,14 @@ class Cluster : public VoteSink {
   // Masters, m and v of version `round`, which is open and which slot 0 has not begun.
   std::vector<std::vector<std::vector<float>>> FetchArrays(uint64_t round) {
     for (auto& [id, engine] : engines_) {
+      sinks_[{id, 0}]->ForgetState();
       engine->trainers().FetchState({0, round, false, {0, 1, 2}});
-      SyncPoint fetched;  // Earlier tasks of the strand have run.
-      engine->Status([&](const JobStatus&) { fetched.Reach(); });
-      fetched.Await();
     }
     std::vector<std::vector<std::vector<float>>> arrays;
     for (int array = 0; array < 3; ++array) {
       arrays.push_back(Gather([&](uint32_t extent) {
-        RecordingSink* sink = sinks_[{plan_.owner[extent], 0}].get();
-        MutexLock lock(&sink->mu_);
-        return sink->state_[{array, extent}];
+        return sinks_[{plan_.owner[extent], 0}]->AwaitState(array, extent,
+                                                            layout_.extents()[extent].elements);
       }));
     }
     return arrays;
