@@ -10,8 +10,8 @@
 #include "common/io/engine_files.h"
 #include "server/convert/plan_convert.h"
 #include "server/host/storage_warnings.h"
+#include "server/jobs/job_number.h"
 #include "server/meta/rocksdb_store.h"
-#include "server/operator/snapshot_files.h"
 #include "server/registration.h"
 
 namespace ballast::server {

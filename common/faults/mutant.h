@@ -90,7 +90,6 @@ enum class Mutant : uint8_t {
 // Situations that a long enough run of the simulator must have met.
 enum class Probe : uint8_t {
   kLogFull,
-  kLogHasRoom,
   kHoldGaveWay,
   kExtentLoaded,
   kExtentWrittenBack,
@@ -113,6 +112,8 @@ enum class Probe : uint8_t {
   kMeetingGivenUp,
   kMeetingOlder,
   kMeetingConflict,
+  // A capture lacks rounds that its hold should have kept.
+  kHeldLogEnded,
   // Of every round: the oracle looks at the driver.
   kDecided,
   kRoundOver,

@@ -337,7 +337,7 @@ class StorageRoundLog final : public RoundLog, private ImageIo {
       WaitForRoom(status);
       return false;
     }
-    if (short_of_room_.exchange(false, std::memory_order_relaxed)) BALLAST_PROBE(kLogHasRoom);
+    short_of_room_.store(false, std::memory_order_relaxed);
     queue_.Pop();  // Not earlier: a task without room has to be found here again.
     return true;
   }

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "absl/status/status.h"
 #include "server/engine/round_engine.h"
 #include "server/exchange/exports.h"
+#include "server/jobs/job_number.h"
 #include "server/jobs/job_records.h"
 #include "server/jobs/trainer_calls.h"
 #include "server/quota/quotas.h"
@@ -43,6 +45,8 @@ struct DirectoryConfig {
   uint64_t credit_bytes = 0;
   // Shared with the owner of their file, which replaces the limits while jobs run.
   std::shared_ptr<Quotas> quotas = std::make_shared<Quotas>();
+  // Of snapshots, and of jobs and seats made from one.
+  std::function<uint64_t()> new_id = RandomId;
 };
 
 // Where snapshots are kept, and exports. `refused`: why none are taken here, if it is not OK.

@@ -1,5 +1,6 @@
-// The number of a new job, by which servers and trainers name it.
-// Comes from: HomeJob. Goes to: plans. Thread safety: a pure function.
+// The number of a new job, by which servers and trainers name it, and numbers by chance.
+// Comes from: HomeJob, DirectoryConfig. Goes to: plans. Thread safety: pure functions, but for
+// chance.
 #pragma once
 
 #include <cstdint>
@@ -19,5 +20,8 @@ namespace ballast::server {
 // the number of another job.
 uint64_t NewJobNumber(const QualifiedName& name, const std::vector<Member>& members,
                       const MakingAttempt& attempt);
+
+// A number for a snapshot, or for a job or a seat made from one. Never 0.
+uint64_t RandomId();
 
 }  // namespace ballast::server

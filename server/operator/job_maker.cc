@@ -17,11 +17,11 @@ namespace {
 constexpr std::chrono::seconds kDropRetry(1);
 
 // Seats of former processes: a trainer of the new job takes one as it attaches.
-void Reseat(uint32_t world, JobPlan* plan) {
+void Reseat(uint32_t world, const DirectoryConfig& config, JobPlan* plan) {
   EpochRecord& epoch = plan->epoch;
   epoch.members.clear();
   for (uint32_t slot = 0; slot < world; ++slot) {
-    epoch.members.push_back({slot, RandomId()});
+    epoch.members.push_back({slot, config.new_id()});
   }
   epoch.min_world = std::min(epoch.min_world, world);
   epoch.contributors = ContributorsOf(plan->spec, epoch.members);
@@ -65,8 +65,8 @@ absl::StatusOr<JobPlan> JobMaker::Plan(const QualifiedName& name, uint32_t world
   plan.tenant = name.tenant;
   if (world != 0) plan.spec.world = world;
   BALLAST_RETURN_IF_ERROR(ValidateJobSpec(plan.spec, config.limits));  // Before seats are made.
-  Reseat(plan.spec.world, &plan);
-  plan.job = RandomId();
+  Reseat(plan.spec.world, config, &plan);
+  plan.job = config.new_id();
   BeginAt(manifest.round, &plan);
   plan.servers.clear();
   plan.owner.clear();

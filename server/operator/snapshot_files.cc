@@ -1,6 +1,5 @@
 #include "server/operator/snapshot_files.h"
 
-#include <random>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -17,12 +16,6 @@ Holding Held(const std::string& tenant, uint64_t id) {
 }
 
 }  // namespace
-
-uint64_t RandomId() {
-  std::random_device random;
-  const uint64_t id = (uint64_t{random()} << 32) ^ random();
-  return id == 0 ? 1 : id;
-}
 
 absl::Status SnapshotFiles::Check() const {
   if (kept_.store != nullptr) return kept_.refused;

@@ -59,7 +59,4 @@ class SnapshotFiles {
   const DirectorySnapshots kept_;
 };
 
-// A number for a snapshot, or for a job or a seat made from one. Never 0.
-uint64_t RandomId();
-
 }  // namespace ballast::server

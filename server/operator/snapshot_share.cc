@@ -5,6 +5,7 @@
 
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "common/faults/mutant.h"
 #include "server/operator/image_work.h"
 
 namespace ballast::server {
@@ -73,7 +74,10 @@ void SnapshotShare::CaptureRunning(const SnapshotCall& call, const JobPlan& plan
                         const std::shared_ptr<ImageFile>& file,
                         const absl::StatusOr<CapturedRound>& end) {
     work->Run(
-        kShareThread, [file, end] { return end.ok() ? file->Sync() : end.status(); },
+        kShareThread,
+        [file, end] {
+          return end.ok() && !BALLAST_MUTANT(kPartNotFlushed) ? file->Sync() : end.status();
+        },
         [end, done, round](const absl::Status& synced) {
           synced.ok() ? done(SnapshotAnswer{round, *end}) : done(synced);
         });

@@ -7,6 +7,7 @@
 
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "common/faults/mutant.h"
 
 namespace ballast::server {
 namespace {
@@ -33,7 +34,7 @@ absl::Status SnapshotTaking::Begin() {
 }
 
 void SnapshotTaking::AtAll(SnapshotCall::Step step, std::function<void(absl::Status)> then) {
-  const SnapshotCall call{step, task_.plan.job, id_, round_, task_.plan.tenant};
+  SnapshotCall call{step, task_.plan.job, id_, round_, task_.plan.tenant};
   const auto self = shared_from_this();
   const auto answers =
       std::make_shared<WhenAll>(task_.plan.servers.size(), parts_.strand->Bind(std::move(then)));
@@ -52,6 +53,7 @@ void SnapshotTaking::AtAll(SnapshotCall::Step step, std::function<void(absl::Sta
       share_->Snapshot(call, parts_.strand->Bind(here));
     } else {
       parts_.peers->Snapshot(server, call, parts_.strand->Bind(add));
+      if (BALLAST_MUTANT(kSnapshotOfTwoRounds)) ++call.round;
     }
   }
 }

@@ -34,7 +34,7 @@ class SnapshotTaking : public std::enable_shared_from_this<SnapshotTaking> {
         share_(share),
         task_(std::move(task)),
         done_(std::move(done)),
-        id_(RandomId()) {}
+        id_(parts_.self->config().new_id()) {}
 
   void Start();
 

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/faults/mutant.h"
 #include "common/job/optimizer.h"
 #include "server/durability/images/image_file.h"
 #include "server/recovery/replay.h"
@@ -17,6 +18,7 @@ namespace ballast::server {
 namespace {
 
 absl::Status Changed(uint64_t round) {
+  BALLAST_PROBE(kHeldLogEnded);
   return absl::AbortedError(
       absl::StrCat("the log that the snapshot holds ends before round ", round,
                    ", because the job has grown meanwhile; take the snapshot again"));

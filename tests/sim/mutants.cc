@@ -48,10 +48,7 @@ void Met(Probe probe) {
   for (const auto& [of, cover] : kCovers) {
     if (of == probe) world->Met(cover);
   }
-  if (probe == Probe::kLogFull) world->SetLogFull(node, true);
-  if (probe == Probe::kLogHasRoom) world->SetLogFull(node, false);
-  if (probe == Probe::kLogFull || probe == Probe::kHoldGaveWay) world->SetGaveWay(node, true);
-  if (probe == Probe::kDecided || probe == Probe::kRoundOver) world->Observe(node, probe);
+  if (probe >= Probe::kHeldLogEnded) world->Observe(node, probe);
 }
 
 namespace sim {

@@ -15,9 +15,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/bytes/payload.h"
-#include "server/jobs/peer_calls.h"
-#include "server/recovery/capture.h"
-#include "server/round/round_types.h"
 #include "tests/sim/swarm.h"
 #include "tests/sim/world/world.h"
 
@@ -78,11 +75,6 @@ class StreamServer {
   // A unary call of another server, as proto/convert/methods.h has it. Answered later, or never,
   // with the serialized reply or the server's error.
   virtual void OnCall(const char* method, const Payload& request, UnaryDone answer) = 0;
-  // One step of a snapshot; answered later, or never. `before`, if any: a capture's content of the
-  // round before.
-  virtual void OnSnapshot(const server::SnapshotCall& call,
-                          const std::shared_ptr<server::CapturedRound>& before,
-                          const std::function<void(absl::StatusOr<uint64_t>)>& done) = 0;
 };
 
 class Network {

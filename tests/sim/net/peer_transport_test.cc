@@ -41,8 +41,6 @@ class OneMethodServer final : public StreamServer {
     calls_.push_back(call);
     call->Begin(factory_, request);
   }
-  void OnSnapshot(const server::SnapshotCall&, const std::shared_ptr<server::CapturedRound>&,
-                  const std::function<void(absl::StatusOr<uint64_t>)>&) override {}
 
  private:
   World* const world_;

@@ -29,8 +29,6 @@ class OneStreamServer final : public StreamServer {
     stream_->Begin(factory_);
   }
   void OnCall(const char*, const Payload&, UnaryDone) override {}
-  void OnSnapshot(const server::SnapshotCall&, const std::shared_ptr<server::CapturedRound>&,
-                  const std::function<void(absl::StatusOr<uint64_t>)>&) override {}
 
  private:
   World* const world_;

@@ -79,8 +79,6 @@ class SimPeer final : public client::LinkPeer, public StreamServer, public Strea
   void OnUpEnded() override { ++half_closes_; }
   void OnUpClosed() override {}
   void OnCall(const char*, const Payload&, UnaryDone) override {}
-  void OnSnapshot(const server::SnapshotCall&, const std::shared_ptr<server::CapturedRound>&,
-                  const std::function<void(absl::StatusOr<uint64_t>)>&) override {}
 
  private:
   World* const world_;

@@ -15,6 +15,7 @@ namespace {
 
 constexpr int kWorkers = 4;
 constexpr int kTierThreads = 3;
+constexpr char kExportsRoot[] = "/exports";
 
 }  // namespace
 
@@ -81,6 +82,9 @@ server::DirectoryConfig SimProcess::DirectoryConfig() const {
   // As the server does: a seat's process may take its lease and a little more to be given up.
   config.takeover_wait = config.engine.lease + config.engine.return_wait;
   config.credit_bytes = context_.swarm->shape.credit_bytes;
+  config.new_id = [world = context_.world] {
+    return std::max<uint64_t>(1, world->random().Next());
+  };
   SetBudget(&config);
   return config;
 }
@@ -114,9 +118,21 @@ absl::Status SimProcess::Recover() {
                                  [this](const server::JobPlan& plan, server::JobStorage* storage) {
                                    if (plan.job == *context_.job) deps_.opened(storage);
                                  });
+  BALLAST_ASSIGN_OR_RETURN(server::DirectorySnapshots snapshots, OpenSnapshots());
   directory_ = std::static_pointer_cast<server::Directory>(server::JobDirectory::Create(
-      DirectoryConfig(), EngineDeps(), peers_.get(), std::move(store)));
+      DirectoryConfig(), EngineDeps(), peers_.get(), std::move(store), std::move(snapshots)));
   return directory_->Recover();
+}
+
+absl::StatusOr<server::DirectorySnapshots> SimProcess::OpenSnapshots() const {
+  server::DirectorySnapshots kept;
+  if (context_.swarm->snapshots.most == 0) return kept;
+  const std::string owner = absl::StrCat("server-", id());
+  kept.codec = server::MakePlanCodec();
+  kept.store = std::make_unique<server::SnapshotStore>(deps_.shelf, kShelfRoot, id(), owner);
+  kept.exports = std::make_unique<server::Exports>(deps_.shelf, kExportsRoot, owner);
+  BALLAST_RETURN_IF_ERROR(kept.store->Clear());
+  return kept;
 }
 
 absl::Status SimProcess::WhyNot() const {
@@ -168,6 +184,10 @@ void SimProcess::TellOracle() const {
 void SimProcess::Observe(Probe probe) const {
   if (!alive()) return;
   if (probe == Probe::kDecided) return OnDecided();
+  if (probe == Probe::kHeldLogEnded) {
+    if (!context_.swarm->may_refuse()) context_.world->Red("the log lacks rounds that are held");
+    return;
+  }
   context_.oracle->OnApplied(id(), fsm().round() - 1);
 }
 

@@ -31,7 +31,8 @@ class SimProcess final : public server::VoteSink {
   struct Deps {
     uint32_t index = 0;  // of the server
     SimDisk* disk = nullptr;
-    bool damaged = false;  // the files were damaged while the server was down
+    SimDisk* shelf = nullptr;  // the directory of snapshots
+    bool damaged = false;      // the files were damaged while the server was down
     // After every task of a disk's thread.
     std::function<void()> after_task;
     // The disk failed and the process must end.
@@ -73,6 +74,7 @@ class SimProcess final : public server::VoteSink {
   // Of the job; null before it is made here.
   server::RoundDriver* engine() const;
   server::DirectoryHolder* directory() { return &holder_; }
+  server::SnapshotApi* snapshots() const { return directory_->apis().snapshots; }
   const Clock* clock() const { return &clock_; }
   const server::RoundFsm& fsm() const { return engine()->fsm(); }
   // The job has ended, and why.
@@ -106,6 +108,8 @@ class SimProcess final : public server::VoteSink {
   server::DirectoryConfig DirectoryConfig() const;
   void SetBudget(server::DirectoryConfig* config) const;
   server::EngineDeps EngineDeps();
+  // As ServerStorage::OpenSnapshots.
+  absl::StatusOr<server::DirectorySnapshots> OpenSnapshots() const;
   // The record of the job, if `txn` has written it.
   void OnRecords(const server::MetaTxn& txn);
   void TellOracle() const;

@@ -90,6 +90,7 @@ void SimServer::NewProcess() {
       SimProcess::Deps{
           .index = index_,
           .disk = &disk_,
+          .shelf = &shelf_disk_,
           .damaged = damaged_,
           .after_task = [this] { CheckFlushed(); },
           .storage_failed = [this, errors = disk_.errors()](
@@ -100,8 +101,6 @@ void SimServer::NewProcess() {
                 flushed_.Watch(storage->images(),
                                absl::StrCat(kJobsRoot, "/", JobIdText(*context_.job), "/slots"));
               }});
-  holds_ = false;
-  world->SetLogFull(node(), false);
   disk_.SetBesideSync([this, world](bool log) {
     if (!World::may_give_way()) return;
     const Pace& pace = context_.swarm->pace;
@@ -128,13 +127,13 @@ void SimServer::StartAgainLater() {
 }
 
 void SimServer::Boot() {
-  const uint64_t errors = disk_errors_ = disk_.errors();
+  const uint64_t before = errors_before_ = errors();
   SimProcess* const process = process_.get();
   absl::Status opened = process->Recover();
   if (!process->alive()) return;  // It ended inside the disk, or for an error of it.
   const bool lacks = opened.ok() && context_.oracle->begun() && process->engine() == nullptr;
   if (lacks) opened = process->WhyNot();
-  opened.ok() ? Serve() : CannotServe(opened, errors);
+  opened.ok() ? Serve() : CannotServe(opened, before);
 }
 
 void SimServer::Serve() {
@@ -148,8 +147,7 @@ void SimServer::Serve() {
   }
   process_->Start();
   if (!running_ || index_ != 0) return;
-  snapshots_ = std::make_unique<SimSnapshots>(context_, this);
-  snapshots_->Start();
+  snapshots_ = std::make_unique<SimSnapshots>(context_, process_.get(), &shelf_disk_);
 }
 
 void SimServer::CheckFlushed() {
@@ -157,12 +155,12 @@ void SimServer::CheckFlushed() {
   if (runs != nullptr && !runs->ended()) flushed_.Check();
 }
 
-void SimServer::CannotServe(const absl::Status& why, uint64_t errors) {
+void SimServer::CannotServe(const absl::Status& why, uint64_t before) {
   if (context_.world->tracing()) {
     context_.world->Trace(node(), absl::StrCat("cannot start: ", why.ToString()));
   }
   End(/*power=*/false);
-  if (disk_.errors() != errors) {  // The disk failed; it may do better next time.
+  if (errors() != before) {  // A disk failed; it may do better next time.
     StartAgainLater();
   } else if (damaged_) {
     refusal_ = why;

@@ -55,8 +55,8 @@ class SimServer : public StreamServer {
     damaged_ = true;
     context_.oracle->OnDamage();
   }
-  // Its files were damaged, or its disk has told this process of an error.
-  bool disk_failed() const { return damaged_ || disk_.errors() != disk_errors_; }
+  // Its files were damaged, or a disk has told this process of an error.
+  bool disk_failed() const { return damaged_ || errors() != errors_before_; }
   // After every event: frees what ended processes have left.
   void Sweep() { graveyard_.clear(); }
 
@@ -66,16 +66,15 @@ class SimServer : public StreamServer {
   bool Serves() const override { return running_ && started_; }
   void OnOpen(const StreamPtr& stream) override;
   void OnCall(const char* method, const Payload& request, UnaryDone answer) override;
-  void OnSnapshot(const server::SnapshotCall& call,
-                  const std::shared_ptr<server::CapturedRound>& before,
-                  const std::function<void(absl::StatusOr<uint64_t>)>& done) override;
 
  private:
   NodeId node() const { return context_.network->ServerNode(index_); }
+  // Of both disks, told to any process so far.
+  uint64_t errors() const { return disk_.errors() + shelf_disk_.errors(); }
   void Boot();
   void Serve();
-  // `why` keeps the process from serving. `errors`: of the disk, when it began.
-  void CannotServe(const absl::Status& why, uint64_t errors);
+  // `why` keeps the process from serving. `before`: errors() when it began.
+  void CannotServe(const absl::Status& why, uint64_t before);
   // The state of the starting process.
   void NewProcess();
   void OnStorageFailed(const absl::Status& status, uint64_t errors);
@@ -84,15 +83,6 @@ class SimServer : public StreamServer {
   void OnAdopted(const server::JobPlan& plan, const server::EpochRecord& before);
   // After every task of a disk's thread.
   void CheckFlushed();
-  // Snapshots (server_snapshots.cc).
-  struct Part;
-  void OnShelf(std::function<void()> task);
-  void HoldState(const std::function<void(absl::StatusOr<uint64_t>)>& done);
-  void BeginPart(const std::shared_ptr<Part>& part);
-  absl::Status TakeInto(Part* part, uint32_t extent, const void* image);
-  void EndPart(const std::shared_ptr<Part>& part,
-               const absl::StatusOr<server::CapturedRound>& before);
-  void CheckSnapshotError(const absl::Status& status, bool may_give_way) const;
 
   const Context context_;
   const uint32_t index_;
@@ -107,9 +97,8 @@ class SimServer : public StreamServer {
   absl::Status refusal_;
   std::shared_ptr<SimProcess> process_;      // the present one
   std::unique_ptr<SimSnapshots> snapshots_;  // at the home
-  uint64_t disk_errors_ = 0;                 // when this process began
+  uint64_t errors_before_ = 0;               // when this process began
   std::unique_ptr<SimPort> port_;
-  bool holds_ = false;                            // for a snapshot, or captures it
   std::vector<std::shared_ptr<void>> graveyard_;  // until the event is over in which they ended
 };
 

@@ -29,12 +29,16 @@ void SnapshotShelf::OnTaken(const std::string& name) {
   doubtful_.erase(name);
   taken_.insert(name);
   world_->Met(Cover::kSnapshotTaken);
+  const server::SnapshotStore store = Reader();
+  const auto found = store.Find(plan_->spec.name, name);
+  if (found.ok()) return (void)CheckOne(store, *found);
+  world_->Red(absl::StrCat("snapshot ", name, " was taken: ", found.status().ToString()));
 }
 
 void SnapshotShelf::OnGone(const std::string& name) { doubtful_.erase(name); }
 
 void SnapshotShelf::Check(bool cleared) {
-  const server::SnapshotStore store(&disk_, kShelfRoot, plan_->servers.front(), kShelfOwner);
+  const server::SnapshotStore store = Reader();
   const auto all = store.List();
   if (!all.ok()) return world_->Red(absl::StrCat("snapshots: ", all.status().ToString()));
   std::set<std::string> listed;

@@ -18,7 +18,6 @@
 namespace ballast::sim {
 
 inline constexpr char kShelfRoot[] = "/snapshots";
-inline constexpr char kShelfOwner[] = "home";
 
 class SnapshotShelf {
  public:
@@ -49,6 +48,9 @@ class SnapshotShelf {
   void Check(bool cleared);
 
  private:
+  server::SnapshotStore Reader() {
+    return server::SnapshotStore(&disk_, kShelfRoot, plan_->servers.front(), "reader");
+  }
   bool CheckOne(const server::SnapshotStore& store, const server::SnapshotManifest& manifest);
 
   World* const world_;

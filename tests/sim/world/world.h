@@ -180,12 +180,6 @@ class World {
   const std::string& red() const { return red_; }
 
   void Met(Cover cover) { ++met_[static_cast<size_t>(cover)]; }
-  // Whether the log of the node was too full for the held state, since SetGaveWay.
-  bool gave_way(NodeId node) const { return nodes_[node].gave_way; }
-  void SetGaveWay(NodeId node, bool gave_way) { nodes_[node].gave_way = gave_way; }
-  // Whether its rounds wait for room in the log.
-  bool log_full(NodeId node) const { return nodes_[node].log_full; }
-  void SetLogFull(NodeId node, bool full) { nodes_[node].log_full = full; }
   // Whose event this is.
   NodeId present_node() const { return present_node_; }
   // Who looks at a process of the node when shipped code says that a round is decided or over.
@@ -220,8 +214,6 @@ class World {
   struct Node {
     uint64_t life = 1;
     bool paused = false;
-    bool gave_way = false;
-    bool log_full = false;
     std::vector<Event> waiting;  // of a paused process, in order
     std::function<void(Probe)> observer;
   };
