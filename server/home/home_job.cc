@@ -327,6 +327,7 @@ void HomeJob::AwakeEverywhere(const absl::Status& status, StepContext* step) {
     phase_ = Phase::kEnded;
     return;
   }
+  BALLAST_PROBE(kWoken);
   step->Do(home::WakeRecord{plan_.name()});
   // A server may have missed the last epoch before the end; newcomers have their turn after it.
   AskPeersToAdopt(step);

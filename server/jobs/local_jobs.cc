@@ -8,6 +8,7 @@
 #include "common/base/log.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
+#include "common/faults/mutant.h"
 #include "common/text/names.h"
 
 namespace ballast::server {
@@ -106,7 +107,8 @@ absl::Status LocalJobs::Make(const JobPlan& plan) {
   const DamagedJobs::Ref damaged = parts_.damaged->Find(plan.job);
   if (damaged != nullptr && !damaged->plan.resting) return damaged->why;
   const auto ended = jobs_.find(plan.job);
-  if (IsDurable(plan) && ended != jobs_.end() && ended->second.ended) Drop(plan.job);
+  const bool again = ended != jobs_.end() && ended->second.ended;
+  if (IsDurable(plan) && again && !BALLAST_MUTANT(kWakeKeepsEnded)) Drop(plan.job);
   if (const auto known = jobs_.find(plan.job); known != jobs_.end()) {
     return CheckSame(plan, &known->second);
   }

@@ -36,6 +36,9 @@ void FaultPlan::Say(NodeId node, const char* what) {
 }
 
 void FaultPlan::Begin() {
+  calm_ = false;
+  left_ = faults().budget;
+  context_.network->Disturb();
   context_.world->SetGate([this](NodeId node) { return Gate(node); });
   if (faults().die_in_disk) {
     for (uint32_t s = 0; s < servers_.size(); ++s) ArmDisk(s);
@@ -50,7 +53,7 @@ void FaultPlan::Begin() {
 void FaultPlan::Calm() {
   calm_ = true;
   left_ = 0;
-  StartMissing();
+  if (!std::exchange(starts_missing_, true)) StartMissing();
   context_.network->Calm();
   context_.network->HealAll();
   for (NodeId node = 0; node < servers_.size() + trainers_->size(); ++node) {

@@ -22,6 +22,7 @@ class FaultPlan {
   FaultPlan(const Context& context, std::vector<SimServer*> servers,
             const std::vector<std::unique_ptr<SimTrainer>>* trainers, Spawn spawn);
 
+  // Also after a calm: faults begin again, with another budget.
   void Begin();
   // From here on nothing goes wrong, and down or separated nodes come back.
   void Calm();
@@ -93,6 +94,7 @@ class FaultPlan {
   std::vector<std::pair<uint32_t, bool>> epochs_;  // by server: its epoch, sealed or not
   uint32_t left_ = 0;
   bool calm_ = false;
+  bool starts_missing_ = false;
 };
 
 }  // namespace ballast::sim

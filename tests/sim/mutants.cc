@@ -24,6 +24,7 @@ constexpr std::pair<Probe, sim::Cover> kCovers[] = {
     {Probe::kAttachWaits, sim::Cover::kAttachWaits},
     {Probe::kSealWaits, sim::Cover::kSealWaits},
     {Probe::kAdoptWaits, sim::Cover::kAdoptWaits},
+    {Probe::kWoken, sim::Cover::kWoken},
     {Probe::kChangeTakenUp, sim::Cover::kChangeTakenUp},
     {Probe::kBegunAgain, sim::Cover::kBegunAgain},
     {Probe::kBegunWithFewer, sim::Cover::kBegunWithFewer},

@@ -15,7 +15,7 @@ struct MutantInfo {
   const char* what;
 };
 
-inline constexpr std::array<MutantInfo, 73> kMutants = {{
+inline constexpr std::array<MutantInfo, 74> kMutants = {{
     {Mutant::kRatiosBeforeSync, "ratios_before_sync",
      "LAMB's step begins when its ratios are written"},
     {Mutant::kVoteBeforeSync, "vote_before_sync", "the vote is sent when PREPARE is written"},
@@ -72,6 +72,7 @@ inline constexpr std::array<MutantInfo, 73> kMutants = {{
     {Mutant::kSnapshotOfTwoRounds, "snapshot_of_two_rounds", "servers capture different rounds"},
     {Mutant::kPartNotFlushed, "part_not_flushed", "a snapshot is taken when its parts are written"},
     {Mutant::kForgetChange, "forget_change", "a restarted home leaves a sealed epoch as it is"},
+    {Mutant::kWakeKeepsEnded, "wake_keeps_ended", "a server does not open a woken job again"},
     {Mutant::kForgetOptions, "forget_options", "a replay steps without the job's options"},
     {Mutant::kForgetInitialValue, "forget_initial_value", "all state arrays begin at 0"},
     {Mutant::kIgnoreSchedule, "ignore_schedule", "rounds step with the trainers' own rates"},

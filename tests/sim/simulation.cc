@@ -57,8 +57,9 @@ Simulation::Simulation(uint64_t seed, Mutant mutant, bool trace)
       oracle_(&world_, &swarm_, &plan_, &layout_),
       shelf_(&world_, &swarm_, &oracle_, &plan_, &layout_),
       meetings_(&world_, &oracle_),
-      context_{&world_, &swarm_,    &network_, &oracle_, &shelf_,
-               &plan_,  &plan_.job, &layout_,  mutant,   &meetings_} {
+      context_{&world_,    &swarm_,  &network_, &oracle_,   &shelf_, &plan_,
+               &plan_.job, &layout_, mutant,    &meetings_, &lives_} {
+  lives_.last_round = swarm_.shape.rounds;
   SetServerClocks(swarm_, &world_);
   for (uint32_t s = 0; s < swarm_.shape.servers; ++s) {
     servers_.push_back(std::make_unique<SimServer>(context_, s));
@@ -123,14 +124,27 @@ bool Simulation::RunUntil(Tick deadline, const Done& done) {
   return !world_.stopped() && done();
 }
 
-// Damage may end the job, if it says so; nothing else may.
-bool Simulation::Refused() {
+// A server has ended while the job was woken, and its disk fails as it opens the files, which are
+// whole: an operator has it try again.
+bool Simulation::OpenedInVain(const absl::Status& error) const {
+  const bool disks_fail = swarm_.faults.write_errors || swarm_.faults.sync_errors;
+  return lives_.rested_epoch != 0 && disks_fail && absl::IsDataLoss(error);
+}
+
+absl::Status Simulation::ServerError() const {
   absl::Status error;
   for (const auto& server : servers_) {
     if (!server->refusal().ok()) error = server->refusal();
     const SimProcess* const process = server->process();
-    if (process != nullptr && error.ok()) error = process->failure();
+    if (process == nullptr || !error.ok() || process->rests()) continue;
+    error = process->failure();
   }
+  return error;
+}
+
+// Damage may end the job, if it says so; nothing else may.
+bool Simulation::Refused() {
+  absl::Status error = ServerError();
   // Everybody of the last epoch has left, or the last one but some who had died.
   if (!error.ok() && ReasonOf(error) == Reason::kJobFinished && swarm_.faults.come_and_go) {
     world_.Stop();
@@ -149,6 +163,10 @@ bool Simulation::Refused() {
     }
   }
   if (error.ok()) return false;
+  if (OpenedInVain(error)) {
+    world_.Stop();
+    return true;
+  }
   const bool damaged = std::any_of(servers_.begin(), servers_.end(),
                                    [](const auto& server) { return server->damaged(); });
   if (damaged) {
@@ -207,7 +225,7 @@ bool Simulation::RunRounds() {
 
 // All servers idle after the last round, all trainers with a stream to each.
 bool Simulation::FetchStates() {
-  const uint64_t last = swarm_.shape.rounds + 1;
+  const uint64_t last = lives_.last_round + 1;
   const auto at_rest = [&] {
     if (Refused()) return true;
     for (const auto& server : servers_) {
@@ -289,19 +307,37 @@ bool Simulation::PowerCycle() {
   return !world_.stopped();
 }
 
-void Simulation::LeaveAll() {
+bool Simulation::Rest() {
+  if (swarm_.rests_after == 0) return true;
+  lives_.last_round = swarm_.rests_after;
+  if (!RunRounds() || !LeaveAll()) return false;
+  for (const auto& trainer : trainers_) trainer->Kill(/*announced=*/true);
+  ending_ = false;
+  const bool power = plan_.spec.durability == Durability::kPower;
+  for (const auto& server : servers_) {
+    if (world_.random().OneIn(2)) continue;
+    server->End(power && world_.random().OneIn(2));
+    server->Start();
+  }
+  lives_.rested_epoch = oracle_.newest().epoch;
+  lives_.last_round = swarm_.shape.rounds;
+  faults_->Begin();
+  return true;
+}
+
+bool Simulation::LeaveAll() {
   ending_ = true;
   for (const auto& trainer : trainers_) {
     if (trainer->alive() && trainer->error().ok()) trainer->Leave();
   }
   const auto left = [&] {
-    return std::all_of(servers_.begin(), servers_.end(), [](const auto& server) {
-      return server->process() != nullptr && server->process()->ended();
-    });
+    return std::all_of(servers_.begin(), servers_.end(),
+                       [](const auto& server) { return server->job_ended(); });
   };
   if (!RunUntil(world_.now() + kQuietPhaseMax, left) && !world_.stopped()) {
     world_.Red("the job does not end when all have left");
   }
+  return !world_.stopped();
 }
 
 // In a quarter of the seeds with faults trainers search for servers that are not there yet.
@@ -318,9 +354,8 @@ void Simulation::StartServers() {
 Outcome Simulation::Run() {
   StartServers();
   for (const auto& trainer : trainers_) trainer->Start();
-  if (MakeJob() && RunRounds() && FetchStates() && Meet() && TakeLastSnapshot() && PowerCycle()) {
-    LeaveAll();
-  }
+  const bool run = MakeJob() && Rest() && RunRounds() && FetchStates() && Meet();
+  if (run && TakeLastSnapshot() && PowerCycle()) LeaveAll();
   for (const auto& server : servers_) {
     if (server->disk()->reused_segment()) world_.Met(Cover::kSegmentReused);
     if (server->disk()->syncs_overlapped()) world_.Met(Cover::kFlushesOverlap);

@@ -52,15 +52,22 @@ class Simulation {
   void StartServers();
   // The trainers attach, and the home makes the job.
   bool MakeJob();
+  // To the last of the present life.
   bool RunRounds();
+  // The job's first life, if it has two, and its rest.
+  bool Rest();
   bool Refused();
+  // Why a server cannot serve, or the job has ended there.
+  absl::Status ServerError() const;
+  bool OpenedInVain(const absl::Status& error) const;
   bool FetchStates();
   // Every trainer's communicator of the last epoch is made.
   bool Meet();
   // Nothing that held the state once keeps others from it.
   bool TakeLastSnapshot();
   bool PowerCycle();
-  void LeaveAll();
+  // Every trainer leaves, so that the job ends.
+  bool LeaveAll();
   std::string Stuck() const;
 
   const Swarm swarm_;
@@ -72,6 +79,7 @@ class Simulation {
   Oracle oracle_;
   SnapshotShelf shelf_;
   MeetingBook meetings_;
+  Lives lives_;
   const Context context_;
   std::vector<std::unique_ptr<SimServer>> servers_;
   std::vector<std::unique_ptr<SimTrainer>> trainers_;

@@ -208,6 +208,14 @@ void AddLaggingImages(Swarm* swarm, Random* random) {
   faults.kill_one_in = static_cast<uint32_t>(random->Spread(200, 2000));
 }
 
+// This salt leaves tests/sim/regressions unchanged.
+void AddEndsInRecord(Swarm* swarm) {
+  Faults& faults = swarm->faults;
+  const bool changes = faults.kill_trainers || faults.hang_trainers || faults.come_and_go;
+  if (!changes || faults.budget == 0) return;
+  faults.change.end_in_record = Random(Mix(swarm->seed) ^ 0x4EC04D00).OneIn(4);
+}
+
 // Homes that end between their seal and the record of the next epoch, together with the trainers
 // that the change was for: only its seal tells the next process that there is a change to finish.
 // Drawn apart, as the restarts are.
@@ -307,6 +315,13 @@ bool DrawMeetings(uint64_t seed) {
   return random.OneIn(6);
 }
 
+// Damage may end the job, so that it never rests.
+void AddRest(Swarm* swarm) {
+  Random random(Mix(swarm->seed) ^ 0x4E575);
+  if (swarm->may_refuse() || !random.OneIn(6)) return;
+  swarm->rests_after = random.Between(1, swarm->shape.rounds - 1);
+}
+
 std::string GradientsText(Gradients gradients) {
   return gradients == Gradients::kLocal ? "" : absl::StrCat(", ", NameOf(gradients), " gradients");
 }
@@ -339,10 +354,7 @@ Swarm DrawSwarm(uint64_t seed) {
   if (swarm.faults.budget != 0 && clocks.OneIn(8)) AddClockJumps(&swarm, &clocks);
   Random tier(Mix(seed) ^ 0x4E564D45);
   if (tier.OneIn(4)) AddNvme(&swarm, &tier);
-  Random record(Mix(seed) ^ 0x4EC04D00);  // This salt leaves tests/sim/regressions unchanged.
-  const bool changes =
-      swarm.faults.kill_trainers || swarm.faults.hang_trainers || swarm.faults.come_and_go;
-  if (changes && swarm.faults.budget != 0) swarm.faults.change.end_in_record = record.OneIn(4);
+  AddEndsInRecord(&swarm);
   Random lag(Mix(seed) ^ 0x51074A6);
   const bool may_lag = swarm.faults.budget != 0 && swarm.shape.nvme_extents == 0;
   if (may_lag && lag.OneIn(12)) AddLaggingImages(&swarm, &lag);
@@ -357,6 +369,7 @@ Swarm DrawSwarm(uint64_t seed) {
   if (policy.OneIn(3)) SetPolicy(&swarm.shape.spec, &policy);
   swarm.shape.spec.gradients = DrawGradients(seed);
   swarm.meetings = DrawMeetings(seed);
+  AddRest(&swarm);
   return swarm;
 }
 
@@ -396,7 +409,9 @@ std::string Describe(const Swarm& swarm) {
       shape.nvme_extents == 0 ? ""
                               : absl::StrCat(", on NVMe with ", shape.nvme_extents, " in memory"),
       shape.upload_one_in == 0 ? "" : ", uploads", swarm.snapshots.most == 0 ? "" : ", snapshots",
-      swarm.meetings ? ", meetings" : "", "; faults:", faults.empty() ? " none" : faults);
+      swarm.meetings ? ", meetings" : "",
+      swarm.rests_after == 0 ? "" : absl::StrCat(", rests after round ", swarm.rests_after),
+      "; faults:", faults.empty() ? " none" : faults);
 }
 
 }  // namespace ballast::sim

@@ -108,8 +108,13 @@ struct Swarm {
   Faults faults;
   Snapshots snapshots;
   bool meetings = false;  // trainers make communicators among them, in every epoch
+  // After this round all trainers leave, and the job rests until others come; 0: it does not.
+  uint64_t rests_after = 0;
   // Trainer processes in all: each has a node of its own.
-  uint32_t processes_max() const { return shape.trainers + faults.budget + shape.seats + 4; }
+  uint32_t processes_max() const {
+    const uint32_t in_life = faults.budget + shape.seats + 4;
+    return shape.trainers + (rests_after == 0 ? 1 : 2) * in_life;
+  }
   // Damage that checksums can find but not mend is allowed to end the job with a typed error.
   bool may_refuse() const { return faults.rot || faults.lying_disk; }
 };

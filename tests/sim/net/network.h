@@ -128,6 +128,8 @@ class Network {
   void SetLosesCalls(bool loses) { loses_ = loses; }
   // No message is lost, repeated or late any more.
   void Calm() { calm_ = true; }
+  // They are again.
+  void Disturb() { calm_ = false; }
 
  private:
   Tick* CutUntil(NodeId from, NodeId to) { return &cut_until_[from * nodes_ + to]; }

@@ -15,6 +15,12 @@ namespace ballast::sim {
 
 class MeetingBook;
 
+// The job runs, rests and is woken.
+struct Lives {
+  uint64_t last_round = 0;    // of the present life
+  uint32_t rested_epoch = 0;  // the last one before the rest; 0: it has not rested
+};
+
 struct Context {
   World* world = nullptr;
   const Swarm* swarm = nullptr;
@@ -26,6 +32,12 @@ struct Context {
   const Layout* layout = nullptr;
   Mutant mutant = Mutant::kNone;
   MeetingBook* meetings = nullptr;
+  const Lives* lives = nullptr;
+
+  // The job rests, and trainers may be waking it.
+  bool rests() const {
+    return lives->rested_epoch != 0 && oracle->newest().epoch == lives->rested_epoch;
+  }
 };
 
 }  // namespace ballast::sim

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "server/convert/plan_convert.h"
 #include "server/meta/keys.h"
@@ -135,8 +136,15 @@ absl::StatusOr<server::DirectorySnapshots> SimProcess::OpenSnapshots() const {
   return kept;
 }
 
-absl::Status SimProcess::WhyNot() const {
+absl::Status SimProcess::WhyNot() {
+  const auto plan = server::JobRecords(&records_, server::MakePlanCodec()).Find(*context_.job);
+  if (plan.ok() && plan->resting) return absl::OkStatus();
   return directory_->apis().lookup->WhyNot(*context_.job, Caller());
+}
+
+bool SimProcess::rests() const {
+  return ReasonOf(failure()) == Reason::kJobFinished &&
+         fsm().plan().epoch.epoch <= context_.lives->rested_epoch;
 }
 
 void SimProcess::Start() {

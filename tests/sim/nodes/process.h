@@ -49,8 +49,8 @@ class SimProcess final : public server::VoteSink {
 
   // Reads the jobs on the disk. Errors: JobDirectory::Recover's.
   absl::Status Recover();
-  // Why it does not run the job that it has read. NOT_FOUND: it has none.
-  absl::Status WhyNot() const;
+  // Why it does not run the job that it has read; OK where it rests. NOT_FOUND: it has none.
+  absl::Status WhyNot();
   // Serves from now on.
   void Start();
   NodeId node() const { return context_.network->ServerNode(deps_.index); }
@@ -80,6 +80,8 @@ class SimProcess final : public server::VoteSink {
   // The job has ended, and why.
   bool ended() const { return !failure().ok(); }
   const absl::Status& failure() const { return engine()->failure(); }
+  // It has ended because all trainers had left, and is not woken yet.
+  bool rests() const;
   // Nothing is on its way to the disk, and nothing else is to be done.
   bool idle() const { return threads_.idle(); }
 

@@ -179,6 +179,7 @@ void SimServer::End(bool power) {
   flushed_.Watch(nullptr, "");
   context_.world->EndLife(node());
   context_.network->EndProcess(index_, /*announced=*/!power);
+  if (context_.rests()) context_.world->Met(Cover::kEndAtRest);
   if (context_.shelf->being_taken()) context_.world->Met(Cover::kEndInSnapshot);
   if (snapshots_ != nullptr) graveyard_.push_back(std::move(snapshots_));
   graveyard_.push_back(std::move(port_));

@@ -47,6 +47,11 @@ class SimServer : public StreamServer {
   SimProcess* process() {
     return started_ && process_->engine() != nullptr ? process_.get() : nullptr;
   }
+  // The job has ended here, in this process or in one before.
+  bool job_ended() {
+    if (!started_) return false;
+    return process_->engine() != nullptr ? process_->ended() : process_->WhyNot().ok();
+  }
   SimSnapshots* snapshots() { return started_ ? snapshots_.get() : nullptr; }
   // A typed error that damage explains: the job cannot go on here.
   const absl::Status& refusal() const { return refusal_; }

@@ -23,9 +23,10 @@ void SimSnapshots::DoNext() {
   const auto next = [this] {
     SnapshotShelf* const shelf = context_.shelf;
     if (shelf->no_more() || shelf->begun() == context_.swarm->snapshots.most) return;
+    if (busy_ || !context_.oracle->begun()) return DoNext();
     // Before there is a state most of them would be in vain.
-    if (busy_ || home_->engine() == nullptr) return DoNext();
-    if (home_->fsm().round() == 1 && !random().OneIn(8)) return DoNext();
+    const bool begins = home_->engine() != nullptr && home_->fsm().round() == 1;
+    if (begins && !random().OneIn(8)) return DoNext();
     if (!shelf->taken().empty() && random().OneIn(3)) {
       const auto which = static_cast<ptrdiff_t>(random().Below(shelf->taken().size()));
       Remove(*std::next(shelf->taken().begin(), which));
@@ -57,7 +58,11 @@ void SimSnapshots::Take(const std::string& name, const Done& done) {
 }
 
 void SimSnapshots::OnAnswer(const server::SnapshotInfo& info) const {
-  if (home_->fsm().round() > info.round) context_.world->Met(Cover::kRoundsBesideCapture);
+  const bool rests = home_->engine() == nullptr || home_->ended();
+  if (rests) context_.world->Met(Cover::kSnapshotOfResting);
+  if (!rests && home_->fsm().round() > info.round) {
+    context_.world->Met(Cover::kRoundsBesideCapture);
+  }
   context_.shelf->OnTaken(info.name);
   if (!context_.world->tracing()) return;
   context_.world->Trace(node(),

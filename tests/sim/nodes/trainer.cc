@@ -108,13 +108,21 @@ void SimTrainer::OnAttached(const absl::StatusOr<v1::AttachReply>& reply) {
   if (full) context_.world->Met(Cover::kFullDisk);
   if (reply.ok()) {
     OpenSession(*reply);
-  } else if (full && !context_.oracle->begun()) {
+  } else if ((full && !context_.oracle->begun()) || OpenedInVain(status)) {
     Later(kAttachAgain, [this] { Attach(); });  // As its launcher would.
   } else if (absl::IsCancelled(status)) {
     Kill(/*announced=*/true);  // A later process has asked for its seat.
   } else {
     GiveUp(status);
   }
+}
+
+// A disk failed as a server opened the job that rests. Whoever started the trainers starts them
+// again, and it opens the files anew.
+bool SimTrainer::OpenedInVain(const absl::Status& status) const {
+  const Faults& faults = context_.swarm->faults;
+  const bool failed = absl::IsDataLoss(status) || absl::IsResourceExhausted(status);
+  return failed && context_.rests() && (faults.write_errors || faults.sync_errors);
 }
 
 void SimTrainer::OpenSession(const v1::AttachReply& reply) {
@@ -271,7 +279,7 @@ void SimTrainer::AwaitLeft() {
 // --- Rounds -------------------------------------------------------------------------------------
 
 bool SimTrainer::finished() const {
-  return stage_ == Stage::kTrains && job().round > context_.swarm->shape.rounds;
+  return stage_ == Stage::kTrains && job().round > context_.lives->last_round;
 }
 
 void SimTrainer::PlanStep() {

@@ -68,6 +68,7 @@ class SimTrainer {
   client::JobOptions Options() const;
   void Attach();
   void OnAttached(const absl::StatusOr<v1::AttachReply>& reply);
+  bool OpenedInVain(const absl::Status& status) const;
   void OpenSession(const v1::AttachReply& reply);
 
   // The caller's thread (session.cc).

@@ -41,6 +41,8 @@ constexpr std::array<const char*, static_cast<size_t>(Cover::kCount)> kNames = {
     "replaced",
     "other_world",
     "init_dropped",
+    "woken",
+    "end_at_rest",
     "change_taken_up",
     "begun_again",
     "begun_with_fewer",
@@ -101,6 +103,7 @@ constexpr std::array<const char*, static_cast<size_t>(Cover::kCount)> kNames = {
     "hold_gave_way",
     "snapshot_given_up",
     "snapshot_removed",
+    "snapshot_of_resting",
     "shelf_power_lost",
     "died_at_shelf",
     "refused"};
