@@ -38,6 +38,7 @@ SimProcess::SimProcess(const Context& context, Deps deps)
     : context_(context),
       deps_(std::move(deps)),
       life_(context.world->Life(context.network->ServerNode(deps_.index))),
+      errors_before_(deps_.disk->errors()),
       clock_(this),
       threads_(context.world, context.swarm, node(), deps_.after_task),
       strands_(threads_.MakeExecutor("strand", 1)),
@@ -193,7 +194,9 @@ void SimProcess::Observe(Probe probe) const {
   if (!alive()) return;
   if (probe == Probe::kDecided) return OnDecided();
   if (probe == Probe::kHeldLogEnded) {
-    if (!context_.swarm->may_refuse()) context_.world->Red("the log lacks rounds that are held");
+    // A log whose disk has refused a record takes nothing more.
+    const bool failed = context_.swarm->may_refuse() || deps_.disk->errors() != errors_before_;
+    if (!failed) context_.world->Red("the log lacks rounds that are held");
     return;
   }
   context_.oracle->OnApplied(id(), fsm().round() - 1);

@@ -127,6 +127,7 @@ class SimProcess final : public server::VoteSink {
   const Context context_;
   const Deps deps_;
   const uint64_t life_;
+  const uint64_t errors_before_;  // of the disk, told to the processes before
   const ProcessClock clock_;
   SimThreads threads_;
   const std::unique_ptr<Executor> strands_;
