@@ -194,6 +194,9 @@ absl::Status SnapshotStore::Remove(uint64_t id) {
   // Before the mark, by which Clear finds their remains.
   BALLAST_ASSIGN_OR_RETURN(const std::vector<std::string> parts, PartsOf(id));
   for (const std::string& part : parts) BALLAST_RETURN_IF_ERROR(fs_->Remove(part));
+  // A power loss must not bring back a part, also one of DropPart, without the mark.
+  const absl::Status flushed = fs_->SyncDirectory(Directory(id));
+  if (!flushed.ok() && !absl::IsNotFound(flushed)) return flushed;
   BALLAST_RETURN_IF_ERROR(fs_->RemoveAll(Directory(id)));
   return fs_->SyncDirectory(root_);
 }

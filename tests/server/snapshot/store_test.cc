@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
@@ -164,6 +165,21 @@ TEST_F(SnapshotStoreTest, ARemovalThatWasBrokenOffIsFinished) {
   EXPECT_THAT(Names(), IsEmpty());
   ASSERT_TRUE(Store(0).Clear().ok());
   EXPECT_FALSE(disk_.List(Store(0).Directory(kId)).ok());
+}
+
+// The process ends before the root is flushed, so that the next one sees nothing to clear; then the
+// power fails, and of the removed names some return.
+TEST_F(SnapshotStoreTest, PowerLossAfterARemovalLeavesNoPartWithoutItsMark) {
+  for (uint32_t kept = 0; kept < 128; ++kept) {
+    Take("one", kId + kept);
+    const std::string directory = Store(0).Directory(kId + kept);
+    disk_.FailNext(MemoryDisk::Operation::kSync, kRoot, EIO);
+    EXPECT_FALSE(Store(0).Remove(kId + kept).ok());
+    ASSERT_TRUE(Store(0).Clear().ok());
+    disk_.Crash([bits = uint64_t{kept}]() mutable { return std::exchange(bits, bits >> 1); });
+    ASSERT_TRUE(Store(0).Clear().ok());
+    EXPECT_THAT(disk_.List(directory).value_or(std::vector<std::string>()), IsEmpty()) << kept;
+  }
 }
 
 // The directory itself was made by the server.
