@@ -86,7 +86,8 @@ class StateHolds {
   virtual void LetGo(uint32_t) {}
   virtual void LetAllGo() {}
   // The log's records of the rounds from the oldest held version, or from `until` - 1, to those
-  // below `until`, which have decisions. `done` runs on the log's executor. Errors: ABORTED.
+  // below `until`, which have decisions. `done` runs on the log's executor. Errors: ABORTED, also
+  // when some of them wait for room in the log.
   virtual void ReadRounds(uint64_t, std::function<void(absl::StatusOr<HeldRounds>)> done) {
     done(NothingHeld());
   }

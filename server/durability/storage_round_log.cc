@@ -224,7 +224,17 @@ class StorageRoundLog final : public RoundLog, private ImageIo {
     const auto& rounds = storage_->log()->rounds();
     HeldRounds found(rounds.lower_bound(oldest), rounds.lower_bound(until));
     BALLAST_RETURN_IF_ERROR(UnlessGone(absl::OkStatus()));
+    if (short_of_room() && !EndsDecided(found, until)) {
+      return absl::AbortedError(
+          "rounds wait for room in the gradient log, so the snapshot's are not all there yet; take "
+          "it again, or raise storage.checkpoint_rounds");
+    }
     return found;
+  }
+
+  static bool EndsDecided(const HeldRounds& rounds, uint64_t until) {
+    const auto last = until <= 1 ? rounds.end() : rounds.find(until - 1);
+    return until <= 1 || (last != rounds.end() && last->second.decision.has_value());
   }
 
   // Called after a read: its bytes may have been overwritten under it once the hold gave way.

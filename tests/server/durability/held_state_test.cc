@@ -235,6 +235,18 @@ TEST_F(HeldLog, GivesWayToALogThatNeedsTheRoom) {
   EXPECT_TRUE(ReadImage(0, again->versions.at(0)).ok());
 }
 
+// The records that wait for room are not in the log yet: the snapshot does without, and is told.
+TEST_F(HeldLog, TellsThatRoundsWaitForRoom) {
+  CheckpointBoth(1);
+  const uint64_t waits = Fill();
+  ASSERT_TRUE(Hold().ok());
+  EXPECT_TRUE(Rounds(log_.get(), 2).ok()) << "all of these are in the log";
+  const absl::Status rounds = Rounds(log_.get(), waits + 1).status();
+  EXPECT_EQ(rounds.code(), absl::StatusCode::kAborted) << rounds;
+  EXPECT_THAT(std::string(rounds.message()), HasSubstr("storage.checkpoint_rounds"));
+  log_->LetAllGo();
+}
+
 // While a held extent's other image is written, a crash leaves the held one and the log since.
 TEST_F(HeldLog, ACrashWhileHeldFindsEveryRoundSinceTheHeldVersions) {
   CheckpointBoth(1);
