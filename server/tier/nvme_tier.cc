@@ -132,8 +132,10 @@ void NvmeTier::Release(uint32_t extent, uint64_t version) {
     behind_.splice(behind_.end(), *entry.list, entry.at);
     entry.list = &behind_;
   }
-  if (entry.users == 0 && entry.save && entry.residence == Residence::kHere) {
-    StartWrite(extent, &entry, /*evicted=*/false);
+  const bool due = entry.users == 0 && entry.save && entry.residence == Residence::kHere;
+  if (due && failure_.ok()) StartWrite(extent, &entry, /*evicted=*/false);
+  if (due && !failure_.ok()) {  // The job may have ended while this user had the extent.
+    for (const ImageIo::Done& done : std::exchange(entry.saved, {})) done(failure_);
   }
   Pump();
 }
@@ -296,7 +298,7 @@ void NvmeTier::Arrive(uint32_t extent, Entry* entry, std::list<uint32_t>* list) 
   entry->list = list;
   list->push_front(extent);
   entry->at = list->begin();
-  Serve(entry, absl::OkStatus());
+  Serve(entry, failure_);  // The job may have ended during the read.
 }
 void NvmeTier::Serve(Entry* entry, const absl::Status& status) {
   const std::vector<Ready> waiting = std::exchange(entry->waiting, {});
@@ -343,7 +345,7 @@ void NvmeTier::OnWritten(uint32_t extent, const absl::Status& status) {
   } else {
     Spread(&entry);
     entry.residence = Residence::kHere;
-    Serve(&entry, status);
+    Serve(&entry, status.ok() ? failure_ : status);
   }
   // After the entry is consistent: a callback may save or acquire the extent again.
   for (const ImageIo::Done& done : saved) done(status);

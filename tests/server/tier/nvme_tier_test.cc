@@ -215,6 +215,27 @@ TEST_F(NvmeTierTest, AWriteThatFailsIsTold) {
   EXPECT_EQ(failures_.front(), images_.write_error);
 }
 
+// A job may end while an extent is read for a save, or while another user of it delays the save.
+TEST_F(NvmeTierTest, NoSaveStartsOnceTheImagesAreGone) {
+  Make(8, 4);
+  tier_->SetVersion(2);
+  std::vector<absl::Status> saved;
+  const auto save = [&](uint32_t extent) {
+    tier_->Save(extent, /*initial=*/false,
+                [&saved](const absl::Status& status) { saved.push_back(status); });
+  };
+  tier_->Acquire(0, [](const absl::Status& status) { ASSERT_TRUE(status.ok()); });
+  images_.Run();
+  save(0);
+  save(1);
+  tier_->Connect(nullptr, nullptr, nullptr);
+  images_.Run();
+  tier_->Release(0, 0);
+  ASSERT_EQ(saved.size(), 2u);
+  for (const absl::Status& status : saved) EXPECT_TRUE(absl::IsCancelled(status)) << status;
+  EXPECT_EQ(images_.writes, 0);
+}
+
 TEST_F(NvmeTierTest, PrefetchFillsFreeMemoryAndEvictsNothing) {
   Make(12, 5);
   tier_->Prefetch(order_);
