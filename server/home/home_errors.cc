@@ -157,6 +157,20 @@ absl::Status ServerLost(uint32_t server, const std::string& why) {
       {.server = static_cast<int>(server)});
 }
 
+absl::Status NotWoken(const std::string& job) {
+  return ReasonedError(
+      absl::StatusCode::kFailedPrecondition, Reason::kJobFinished,
+      absl::StrCat("job \"", job, "\" rests again: not all of its servers could open it"),
+      {.job = job});
+}
+
+absl::Status ClosedAgain(const std::string& job, uint32_t server) {
+  return ReasonedError(absl::StatusCode::kUnavailable, Reason::kRecovering,
+                       absl::StrCat("server ", server, " started again after it had opened job \"",
+                                    job, "\"; it opens it once more"),
+                       {.job = job, .server = static_cast<int>(server)});
+}
+
 absl::Status SealError(const JobPlan& plan, uint32_t self, uint32_t server,
                        const absl::Status& status) {
   if (ReasonOf(status) != Reason::kStaleEpoch) return status;

@@ -50,6 +50,10 @@ absl::Status NoJobOfNumber(uint64_t job);
 absl::Status TooManyPending(const std::string& job, const std::string& tenant, size_t jobs);
 // UNAVAILABLE SERVER_LOST.
 absl::Status ServerLost(uint32_t server, const std::string& why);
+// FAILED_PRECONDITION JOB_FINISHED: the job rests again, because a server could not open it.
+absl::Status NotWoken(const std::string& job);
+// UNAVAILABLE RECOVERING: `server` started again after it had opened the job; it is asked again.
+absl::Status ClosedAgain(const std::string& job, uint32_t server);
 // The error to report when `server` refuses a seal. Only the home writes epochs, so a server in a
 // later epoch than that of `plan` knows more than the disk of the home, server `self`: DATA_LOSS
 // STATE_LOST. Any other status as it is.

@@ -123,12 +123,16 @@ void HomeJob::WriteRecord(StepContext* step) {
 void HomeJob::OnAdopted(const home::AdoptedInput& input, StepContext* step) {
   if (!next_.has_value()) {
     if (input.epoch != plan_.epoch.epoch) return;
+    absl::Status status = input.status;
     // A peer without the job: this home went down while the job ended, and there it rests already,
     // perhaps in the epoch before. A peer that lost its files refuses to open it.
-    if (absl::IsNotFound(input.status) && opened_.insert(input.server).second) {
-      return step->Do(home::OpenAt{input.server, plan_});
+    if (absl::IsNotFound(status)) {
+      if (opened_.insert(input.server).second) return step->Do(home::OpenAt{input.server, plan_});
+      // It has opened the job and started again since: by its record the job rests until it adopts
+      // an epoch. It needs no help, so trainers wait.
+      status = home::ClosedAgain(plan_.spec.name, input.server);
     }
-    if (tally_.Add(input.server, input.status)) AdoptedEverywhere(tally_.first_error(), step);
+    if (tally_.Add(input.server, status)) AdoptedEverywhere(tally_.first_error(), step);
     return;
   }
   if (input.server != rules_->self || input.epoch != next_->epoch.epoch) return;

@@ -304,6 +304,12 @@ TEST(HomeJobTest, APeerThatDoesNotRunTheJobOpensItAndAdoptsThen) {
   EXPECT_THAT(Servers<home::OpenAt>(rig.Adopted(1, 1, absl::NotFoundError(""))), ElementsAre(1));
   EXPECT_THAT(Servers<home::AdoptAt>(rig.Feed(home::OpenedInput{1, 1, absl::OkStatus()})),
               ElementsAre(1));
+  rig.Attach(HomeCall(1, kFirst + 1));
+  const home::Effects again = rig.Adopted(1, 1, absl::NotFoundError(""));
+  EXPECT_FALSE(Has<home::RefuseAttach>(again)) << "it has started again, with all its files";
+  rig.FeedDue(One<home::Arm>(again).due);
+  EXPECT_THAT(Servers<home::OpenAt>(rig.Adopted(1, 1, absl::NotFoundError(""))), ElementsAre(1));
+  rig.Feed(home::OpenedInput{1, 1, absl::OkStatus()});
   rig.Adopted(1, 1);
   EXPECT_EQ(rig.phase(), Phase::kRunning);
   EXPECT_FALSE(rig.job().unconfirmed());
