@@ -86,7 +86,19 @@ void HomeJobs::Do(const Life&, const home::Forget& effect) {
   parts_.shares->Forget(effect.job).IgnoreError();  // Logged.
 }
 
-void HomeJobs::Do(const Life&, const home::Release& effect) { parts_.shares->Drop(effect.job); }
+// The engine may be at its files, which may be opened again once it is dropped: so it ends first,
+// and trainers that ask meanwhile wait.
+void HomeJobs::Do(const Life& to, const home::Release& effect) {
+  const std::shared_ptr<RoundEngine> engine = parts_.shares->Find(effect.job);
+  if (engine == nullptr) return parts_.shares->Drop(effect.job);
+  released_.try_emplace(to.name);
+  engine->Fail(home::NotWoken(to.name.name));
+  engine->Status(parts_.strand->Bind([this, name = to.name, job = effect.job](const JobStatus&) {
+    parts_.shares->Drop(job);
+    const auto waiting = released_.extract(name);
+    for (const auto& [call, done] : waiting.mapped()) Seat(call, done);
+  }));
+}
 
 void HomeJobs::Do(const Life&, const home::WakeRecord& effect) {
   parts_.resting->Remove(effect.name);

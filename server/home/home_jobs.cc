@@ -61,6 +61,9 @@ absl::Status HomeJobs::CheckPlaces(const AttachCall& call) {
 
 void HomeJobs::Seat(const AttachCall& call, const AttachDone& done) {
   const QualifiedName name = call.name();
+  if (const auto at = released_.find(name); at != released_.end()) {
+    return at->second.push_back({call, done});
+  }
   if (const HomeJob* const job = homes_.Find(name); job != nullptr) {
     const bool durable = IsDurable(job->plan());
     const bool wake = durable && call.resume != Resume::kNever;

@@ -128,6 +128,8 @@ class HomeJobs final : public TrainerApi {
   home::Ticket next_ticket_ = 1;
   std::map<home::Ticket, AttachDone> attaches_;
   std::map<home::Ticket, ExtendDone> extends_;
+  // Jobs that were not woken, until their engines have ended here: the calls since then.
+  std::map<QualifiedName, std::vector<std::pair<AttachCall, AttachDone>>> released_;
 };
 
 }  // namespace ballast::server

@@ -131,6 +131,29 @@ TEST_F(DurableJobsTest, AJobThatCannotBeOpenedLeavesNoSeries) {
   EXPECT_FALSE(cluster_->HasSeries(0, "job"));
 }
 
+TEST_F(DurableJobsTest, AJobThatAPeerCannotOpenEndsAtTheHomeBeforeItsFilesAreOpenedAgain) {
+  Make(2);
+  Finish(2);
+  JobPlan plan = cluster_->Record(1, job_);
+  ++plan.epoch.epoch;
+  plan.epoch.start_round = 5;
+  ASSERT_TRUE(testing::MakeStore(cluster_->Disk(1))->Save(plan).ok());
+  cluster_->Keep("create", 1);
+  testing::AttachAnswer asked = Ask(0, 900);
+  cluster_->WaitForKept(1);
+  const std::shared_ptr<RoundEngine> woken = cluster_->Engine(0, job_);
+  cluster_->KeepNoMore();
+  cluster_->Release();
+  EXPECT_EQ(ReasonOf(asked.Get().status()), Reason::kStateLost);
+  Settle(0);
+  Answer<JobStatus> status;
+  woken->Status(status.Setter());
+  EXPECT_EQ(status.Get().state, "failed");
+  Settle(0);
+  EXPECT_EQ(cluster_->Engine(0, job_), nullptr);
+  EXPECT_TRUE(cluster_->Record(0, job_).resting);
+}
+
 TEST_F(DurableJobsTest, ASealOfAnotherEpochIsRefusedByName) {
   Make(1);
   EXPECT_EQ(ReasonOf(Seal(0, 2).status()), Reason::kFutureEpoch);
