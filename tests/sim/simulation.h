@@ -68,6 +68,8 @@ class Simulation {
   bool PowerCycle();
   // Every trainer leaves, so that the job ends.
   bool LeaveAll();
+  // It does not: the home, which began to hear the Leaves in this life, lacks some of them.
+  bool LeavesUnheard(uint64_t life) const;
   std::string Stuck() const;
 
   const Swarm swarm_;
