@@ -294,8 +294,7 @@ void HomeJob::OnMade(const home::MadeInput& input, StepContext* step) {
 void HomeJob::MadeEverywhere(const absl::Status& status, StepContext* step) {
   if (phase_ == Phase::kWaking) return AwakeEverywhere(status, step);
   const bool must_save = status.ok() && IsDurable(plan_) && plan_.servers.size() > 1;
-  if (must_save) return step->Do(home::SaveRecord{plan_});
-  OnSaved({status}, step);
+  must_save ? step->Do(home::SaveRecord{plan_}) : OnSaved({status}, step);
 }
 
 void HomeJob::OnSaved(const home::SavedInput& input, StepContext* step) {
