@@ -235,7 +235,7 @@ TEST_F(HeldLog, GivesWayToALogThatNeedsTheRoom) {
   EXPECT_TRUE(ReadImage(0, again->versions.at(0)).ok());
 }
 
-// The records that wait for room are not in the log yet: the snapshot does without, and is told.
+// Records that wait for room are not in the log yet. The snapshot is refused for that reason.
 TEST_F(HeldLog, TellsThatRoundsWaitForRoom) {
   CheckpointBoth(1);
   const uint64_t waits = Fill();

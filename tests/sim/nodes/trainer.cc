@@ -117,8 +117,8 @@ void SimTrainer::OnAttached(const absl::StatusOr<v1::AttachReply>& reply) {
   }
 }
 
-// A disk failed as a server opened the job that rests. Whoever started the trainers starts them
-// again, and it opens the files anew.
+// A disk failed while a server opened the resting job. The launcher starts the trainers again, and
+// the server opens the files once more.
 bool SimTrainer::OpenedInVain(const absl::Status& status) const {
   const Faults& faults = context_.swarm->faults;
   const bool failed = absl::IsDataLoss(status) || absl::IsResourceExhausted(status);
