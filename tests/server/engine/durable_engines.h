@@ -352,10 +352,7 @@ class Trainer {
   std::vector<std::vector<std::vector<float>>> FetchArrays() {
     std::vector<std::vector<std::vector<float>>> arrays(3, weights_);
     for (auto& [id, sink] : sinks_) {
-      {
-        MutexLock lock(&sink->mu_);
-        sink->state_.clear();
-      }
+      sink->ForgetState();
       cluster_->Engine(id)->trainers().FetchState({slot_, round_, false, {0, 1, 2}});
     }
     const Layout& layout = cluster_->layout();
@@ -379,17 +376,7 @@ class Trainer {
  private:
   // An array of an extent, once it is complete.
   std::vector<char> Arrived(uint32_t id, int array, uint32_t extent) {
-    const size_t bytes = size_t{cluster_->layout().extents()[extent].elements} * 4;
-    for (;;) {
-      {
-        MutexLock lock(&sinks_[id]->mu_);
-        const std::vector<char>& state = sinks_[id]->state_[{array, extent}];
-        if (state.size() == bytes) return state;
-      }
-      std::promise<void> turn;  // of the job's strand
-      cluster_->Engine(id)->Status([&](const JobStatus&) { turn.set_value(); });
-      turn.get_future().get();
-    }
+    return sinks_[id]->AwaitState(array, extent, cluster_->layout().extents()[extent].elements);
   }
   void Begin(uint32_t id) { cluster_->Engine(id)->Begin(slot_, begin_); }
   void Push(uint32_t id, uint32_t extent) {
